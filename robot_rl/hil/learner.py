@@ -90,7 +90,7 @@ class AsyncTraining:
         self._reported_drops = 0
         self._saved: int | None = None
         """Step of the newest checkpoint."""
-        state = restore_run(run)
+        state = restore_run(run, self._updater.base)
         self._run_id = _run_id(run.directory)
         if state:
             self._updater.load_state_dict(state)

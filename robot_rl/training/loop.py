@@ -51,6 +51,8 @@ class Run:
     """Whether this process writes; others of the same run only train."""
     measured: int = 0
     """Environment step up to which the policies were evaluated and saved."""
+    logged: int = 0
+    """Environment step up to which the loop has logged; used by loops that may lose a server before that."""
 
     @property
     def checkpoints(self) -> Path:
@@ -85,11 +87,14 @@ class NotFinite(RuntimeError):
     """A loss, value, gradient or reward became NaN or infinite; the last checkpoint is intact."""
 
 
-def restore_run(run: Run) -> dict[str, Any] | None:
+def restore_run(run: Run, base: str = "") -> dict[str, Any] | None:
     """Load the newest checkpoint of a run, and restore its logger; returns None if there is none.
 
+    `base` is the fingerprint of the frozen base, if there is one.
+
     Raises:
-        UserError: if the checkpoint is damaged or does not match metrics.csv; the run is not changed.
+        UserError: if the checkpoint is damaged, does not match metrics.csv, or is of another base; the run is
+            not changed.
     """
     if run.is_main:
         restore_replaced(run.checkpoints)
@@ -98,15 +103,17 @@ def restore_run(run: Run) -> dict[str, Any] | None:
     with mistakes():
         if found:
             state = load_checkpoint(found[-1])
+            _check_base(state, base)
             run.logger.load_state_dict(state["logger"])
             # Checkpoints of earlier versions do not say it.
             run.measured = state.get("measured", state["step"])
+            run.logged = state.get("logged", state["step"])
         if run.begin and run.is_main:
             run.begin()
     return state
 
 
-def check_base(state: Mapping[str, Any], base: str) -> None:
+def _check_base(state: Mapping[str, Any], base: str) -> None:
     """Raises ValueError if a checkpoint is of another base than that with this fingerprint."""
     # Checkpoints of earlier versions do not say it.
     if (began := state.get("base", base)) != base:

@@ -2,14 +2,13 @@
 
 from torch import Tensor
 
-from robot_rl.errors import ServerLost, mistakes
+from robot_rl.errors import ServerLost
 from robot_rl.policies.store import fingerprint
 from robot_rl.training.checkpoint import save_checkpoint
 from robot_rl.training.components import OnPolicyComponents
 from robot_rl.training.loop import (
     Intervals,
     Run,
-    check_base,
     check_reward,
     is_due,
     restore_run,
@@ -44,6 +43,7 @@ class _Updater:
             "action": self.rollout.action,
             "metrics": self.metrics,
             "measured": self._run.measured,
+            "logged": self._run.logged,
             "base": self._base,
             "episodes": self.rollout.state_dict(),
             "rollout": self.buffer.state_dict(),
@@ -54,11 +54,9 @@ class _Updater:
 
     def begin_or_resume(self) -> int:
         """Continue from the newest checkpoint, or begin the first episodes; returns the environment step."""
-        if (state := restore_run(self._run)) is None:
+        if (state := restore_run(self._run, self._base)) is None:
             self.rollout.begin_episodes()
             return 0
-        with mistakes():
-            check_base(state, self._base)
         self.rollout.action, self.metrics = state["action"], state["metrics"]
         self.rollout.load_state_dict(state["episodes"])
         self.buffer.load_state_dict(state["rollout"])
@@ -83,10 +81,17 @@ def train_on_policy(components: OnPolicyComponents, intervals: Intervals, run: R
     if was_last and run.measured >= step:
         return True
 
+    def log() -> None:
+        if is_due(intervals.log_every, run.logged, step):
+            run.logger.log(step, **{"train/base_queries": rollout.base_queries()})
+            run.progress.update(step, success=rollout.success)
+        run.logged = step
+
     lost = None
     try:
         if not rollout.decided:
             updater.decide(step)
+        log()
         run.measure(intervals, updater.metrics, step)
         while step < intervals.total and not run.stop():
             before = step
@@ -97,9 +102,7 @@ def train_on_policy(components: OnPolicyComponents, intervals: Intervals, run: R
             rollout.end_episodes(transition, step)
             components.buffer.add_outcome(transition.reward, transition.terminated, transition.done, last)
             updater.decide(step)
-            if is_due(intervals.log_every, before, step):
-                run.logger.log(step, **{"train/base_queries": rollout.base_queries()})
-                run.progress.update(step, success=rollout.success)
+            log()
             if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
                 updater.save(step)
             run.measure(intervals, updater.metrics, step)

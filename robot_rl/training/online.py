@@ -29,7 +29,6 @@ from robot_rl.training.loop import (
     Intervals,
     NotFinite,
     Run,
-    check_base,
     check_reward,
     finite_metrics,
     is_due,
@@ -56,7 +55,8 @@ class Updater:
         """Why a server that the run needs cannot be used: the run saves a checkpoint, and ends with this."""
         self._run = run
         # Before anything is loaded: some methods train the base too.
-        self._base = fingerprint(components.agent.networks.base)
+        self.base = fingerprint(components.agent.networks.base)
+        """Fingerprint of the frozen base."""
 
     def schedule(self, steps: int, before: int) -> None:
         """Add the updates that are due for `steps` environment steps after step `before` of the run."""
@@ -177,7 +177,8 @@ class Updater:
             **more,
             "owed": self.pending,
             "measured": self._run.measured,
-            "base": self._base,
+            "logged": self._run.logged,
+            "base": self.base,
             "metrics": self.metrics,
             "learner": self.learner.state_dict(),
             "replay": self.replay.state_dict(),
@@ -192,7 +193,6 @@ class Updater:
         self.pending, self.metrics = state["owed"], state["metrics"]
         self.learner.load_state_dict(state["learner"])
         with mistakes():
-            check_base(state, self._base)
             self.replay.load_state_dict(state["replay"])
             if self.imagination:
                 self.imagination.load_state_dict(state["imagination"])
@@ -253,6 +253,11 @@ def train_online(
         rollout.decide()
 
     def settle() -> None:
+        if is_due(intervals.log_every, run.logged, step):
+            updater.log(step)
+            run.logger.log(step, **{"train/base_queries": rollout.base_queries()})
+            run.progress.update(step, success=rollout.success, **updater.progress)
+        run.logged = step
         if step >= intervals.total:
             # After the decision, so that a longer run continues as if it had not paused here.
             updater.update(updater.take_pending(), step)
@@ -285,10 +290,6 @@ def train_online(
                 rollout.end_episodes(transition, step)
                 updater.schedule(envs.num_envs, before)
                 decide()
-                if is_due(intervals.log_every, before, step):
-                    updater.log(step)
-                    run.logger.log(step, **{"train/base_queries": rollout.base_queries()})
-                    run.progress.update(step, success=rollout.success, **updater.progress)
                 settle()
                 if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
                     updater.save(step, _state_dict(rollout))
@@ -307,7 +308,7 @@ def _state_dict(rollout: TrainingRollout) -> dict[str, Any]:
 
 def _begin_or_resume(rollout: TrainingRollout, updater: Updater, run: Run) -> int:
     """Continue from the newest checkpoint, or begin the first episodes; returns the environment step."""
-    if (state := restore_run(run)) is None:
+    if (state := restore_run(run, updater.base)) is None:
         rollout.begin_episodes()
         return 0
     rollout.fields = state["decided"]

@@ -111,7 +111,7 @@ class TrainingRollout(Rollout[NDArray[Any]]):
         """Whether the next call of `step` has an action, or a step to finish."""
         return self.action is not None or self._unfinished is not None
 
-    def step(self, settled: Callable[[], None] = lambda: None) -> VectorTransition:
+    def step(self, settled: Callable[[], object] = lambda: None) -> VectorTransition:
         """Execute the next action, and compute `last_rows`.
 
         `settled` is called before the networks are used; it waits for an update in another thread.

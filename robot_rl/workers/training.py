@@ -86,7 +86,7 @@ class WorkerTraining:
         """Since the last row of metrics: ns in which steps were stored, and their number."""
         self._weights: tuple[int, ObjectRef] | None = None
         """Updates after which the newest weights were sent, and where they are."""
-        if state := restore_run(run):
+        if state := restore_run(run, self._updater.base):
             self._updater.load_state_dict(state)
             self._step, self._updates, self._begun = state["step"], state["updates"], state["begun"]
             self._outcomes, self._dropped = state["outcomes"], state["dropped"]

@@ -129,10 +129,10 @@ def test_a_run_does_not_go_on_around_another_base_nor_with_fewer_steps(
         robot_rl("train", *of_method, "method.steps=48")
     # The base is trained further.
     robot_rl("train", *bc(demonstrations, base, "b", 4))
-    with pytest.raises(UserError, match="began with another base policy .*: it was trained further"):
+    with pytest.raises(UserError, match=r"began with another base policy .*: it was trained further"):
         robot_rl("train", *of_method, "method.steps=80")
     assert final_state(runs / "r")["step"] == 60
-    assert (runs / "r" / "config.yaml").read_bytes().replace(b"80", b"60") == written
+    assert (runs / "r" / "config.yaml").read_bytes() == written
 
 
 def test_critics_warm_up_between_two_steps_and_a_stop_during_it_changes_nothing(
