@@ -20,6 +20,8 @@ Batch = dict[str, Tensor]
     action [B, A]       executed action at the first step
     chunk [B, h, A]     executed actions of the first h steps; after the end of the episode, the actions
                         of the base (its first sample at the last step)
+    chunk_mask [B, h]   1 for the executed steps that may be imitated: those of a success, up to the first in
+                        which nobody showed what to do
     reward [B]          sum_i gamma^i r_i over the valid steps of the window
     discount [B]        gamma^valid_len, or 0 where the window ended by termination
     steps [B]           sum_i gamma^i over the valid steps: what a reward of 1 per step would give

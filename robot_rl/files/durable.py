@@ -120,7 +120,8 @@ def atomic_directory(final: Path) -> Iterator[Path]:
             shutil.rmtree(replaced, ignore_errors=True)
             os.replace(final, replaced)
         publish(building, final)
-        shutil.rmtree(replaced, ignore_errors=True)
+        if replaced.exists():
+            shutil.rmtree(replaced)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise

@@ -27,6 +27,8 @@ from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.remote_base import connect_base
 from robot_rl.saved_policies.loading import base_of, check_instructions, load_networks
 
+MakeEnvs = Callable[[TaskConfig, int], RobosuiteVectorEnv | RobotTask]
+
 
 @dataclass
 class RunBase:
@@ -47,7 +49,7 @@ class Source:
     device: torch.device
     accept: tuple[str, ...] = ()
     """Accepted differences between the recorded and the current environment."""
-    make_envs: Callable[[TaskConfig, int], RobosuiteVectorEnv | RobotTask] = make_vector_env
+    make_envs: MakeEnvs = make_vector_env
     """Makes so many environments of the task."""
     execution: AsyncOptions = SYNCHRONOUS
     """How the base's chunks are executed."""

@@ -57,10 +57,11 @@ class ConvertRequest:
             raise ValueError(
                 f"{self.source} is a {NAMES[self.kind]}: make a dataset of it (out=x.zarr), and convert that"
             )
-        for name, given, kind in (
+        of_kinds: tuple[tuple[str, object, Kind], ...] = (
             ("success", self.success, "lerobot"),
             ("task", self.task, "robomimic"),
-        ):
+        )
+        for name, given, kind in of_kinds:
             if given is not None and self.kind != kind:
                 raise ValueError(f"{name}=… is for a {NAMES[kind]}, and {self.source} is none: leave it out")
         allowed = {"dataset": ("zarr", "video"), "robomimic": (), "lerobot": ("video", "image")}[self.target]

@@ -100,7 +100,8 @@ def check(story: DecisionStory, n_step: int) -> None:
         valid = min(window["length"], H)
         executed = story.executed(first, valid)
         assert batch["chunk"][i, :, 0].tolist() == executed + [planned_by(first, j) for j in range(valid, H)]
-        assert batch["chunk_mask"][i].tolist() == [float(j < valid) for j in range(H)]
+        imitated = [float(j < valid and batch["success"][i]) for j in range(H)]
+        assert batch["chunk_mask"][i].tolist() == imitated
 
 
 def play(story: DecisionStory, rewards: list[float], *, terminated: bool = False) -> None:
@@ -205,7 +206,7 @@ def test_demonstrations_keep_windows_at_every_step() -> None:
     for _ in range(6):
         demos.step(0, 0.0, False)
     demos.replay.data["source"][:] = SOURCES.index("demo")
-    config = OffPolicyConfig(batch_size=200, n_step=H, steps=10, warmup_steps=1)
+    config = OffPolicyConfig(batch_size=200, n_step=H, steps=10, warmup_steps=1, num_envs=1, critic_warmup=0)
     batch = MixedSampler(config, online.replay, demos.replay, Window(chunk=H), seed=0).sample(0)
     first = batch["state"].flatten().int()
     assert set(first[batch["demo"] == 0].tolist()) == {1, 4}

@@ -122,7 +122,7 @@ def test_nothing_moves_without_consent(server: Server, recorded: Dataset) -> Non
         cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "the arm moves only with the operator's consent: give yes=true" in done.stderr
+    assert "the arm moves only with the operator's consent: press Enter, or give yes=true" in done.stderr
     assert "will go to the start of episode 0" in done.stdout
     assert mode(server) is Mode.IDLE
 

@@ -233,7 +233,7 @@ def test_contradictory_options_are_rejected(
         (["hil.operator=gamepad", "hil.device.port=1"], "hil.device.port: the settings of gamepad are path"),
         (["hil.operator=replay"], "needs hil.device.path=…"),
         (["hil.device.port=1"], "hil.operator=scripted is none: leave it out"),
-        (["hil.actors=0"], "hil.actors=0: choose 1 or more"),
+        (["hil.actors=0"], "(hil.actors|method.num_envs)=0: choose 1 or more"),
         (["hil.actors=2"], "hil.actors=2: give hil.link=…"),
         ([*several, "hil.lockstep=true"], "alternates between learner and one actor"),
         ([*several, "method.num_envs=1"], "leave it out with hil=on, or set it to 2"),

@@ -73,7 +73,7 @@ def test_without_consent_nothing_moves(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
-    with pytest.raises(UserError, match="only with the operator's consent: give go=true"):
+    with pytest.raises(UserError, match="only with the operator's consent: press Enter, or give go=true"):
         robot_rl("robot latency", f"address={server.address}")
     assert "will swing joint1 by 0.060 rad to either side" in capsys.readouterr().out
     assert robot.sample().mode is Mode.IDLE
