@@ -220,7 +220,7 @@ def run(config: Config) -> None:
             env_steps = min(int(list_checkpoints(directory / "checkpoints")[-1].name), config.method.steps)
         record(env_steps=env_steps, wall_seconds=logger.seconds, finished=finished)
     processes.close()
-    _report_end(directory, method, finished=finished, shown=main)
+    _report_end(config, method, finished=finished, shown=main)
 
 
 def _start(config: Config, closing: ExitStack) -> tuple[Processes, torch.device]:
@@ -490,13 +490,16 @@ def resolved(config: Config) -> dict[str, Any]:
     return content
 
 
-def _report_end(directory: Path, method: Method, *, finished: bool, shown: bool) -> None:
+def _report_end(config: Config, method: Method, *, finished: bool, shown: bool) -> None:
     """Print what to do next, if shown; raises KeyboardInterrupt if the run was stopped."""
+    directory = output_directory(config)
     if not finished:
         if shown:
             print(f"{directory}: stopped and saved; the same command goes on from here", file=sys.stderr)
         raise KeyboardInterrupt
     next_step = method.next_step if isinstance(method, OfflineMethod) else OfflineMethod.next_step
+    if isinstance(config.task, RobotTaskConfig) and next_step == OfflineMethod.next_step:
+        next_step = "Measure it with `robot-rl deploy policy={run} robot=ADDRESS`"
     if shown:
         print(f"{directory}: done. {next_step.format(run=directory)}")
 

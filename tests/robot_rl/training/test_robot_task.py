@@ -105,8 +105,14 @@ def test_recordings_of_a_served_arm_become_a_policy_that_rl_improves_on_it(
         assert "env" not in Dataset(data).environment
         robot_rl(*bc(data, tmp_path, "task=robot", "name=bc"))
         rl = ("method=residual_chunk", "task=robot", f"base={tmp_path / 'bc'}", *SMALL_RL, "name=rl")
-        steps = ("method.num_envs=1", "method.steps=40", "method.warmup_steps=8", "hil.reset=home")
-        actor = ("hil=on", "hil.operator=none", f"hil.robot={address}")
+        steps = (
+            "method.num_envs=1",
+            "method.steps=40",
+            "method.warmup_steps=8",
+            "hil.reset=home",
+            "log_every=10",
+        )
+        actor = ("hil=on", "hil.operator=none", f"hil.robot={address}", "log_every=10")
         robot_rl("train", *rl, *steps, *actor, f"data={data}", f"runs_dir={tmp_path}")
         assert main([*deploy, f"policy={tmp_path / 'rl'}", "episodes=1", "reset=home"]) == 0
     (episode,) = json.loads((tmp_path / "rl" / "deploy.json").read_text())["episodes"]
