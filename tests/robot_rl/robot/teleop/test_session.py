@@ -105,6 +105,35 @@ def test_a_stop_is_not_acknowledged_by_an_arm_pressed_with_it(robot: Unanswered)
     assert "operator at the hand" in state.fault
 
 
+class Presses(Hand):
+    """Presses keys at its first samples, and quits."""
+
+    def __init__(self, teleoperator: Teleoperator, *pressed: tuple[Mark, ...]) -> None:
+        super().__init__(teleoperator, ())
+        self._left = [*pressed, ("quit",)]
+
+    def read(self) -> Sample:
+        return self._sample(False, self._left.pop(0))
+
+
+@pytest.mark.parametrize(
+    ("pressed", "mode"), [([("arm",)], Mode.FAULT), ([(), (), ("arm",)], Mode.ARMED)], ids=["before", "after"]
+)
+def test_a_fault_is_acknowledged_once_it_was_shown(
+    robot: Unanswered, pressed: list[tuple[Mark, ...]], mode: Mode
+) -> None:
+    robot.stop("somebody else")
+    display = OperatorDisplay(robot.spec.name)
+    teleoperator = Teleoperator(robot.spec, Speed(0.1, 0.4))
+    episodes = TeleopEpisodes(robot, None, 0, display.say)
+    hand, screen = Presses(teleoperator, *pressed), TerminalScreen(display.say)
+    loop = TeleopSession(robot, hand, teleoperator, episodes, screen, display, MonotonicClock())
+    assert not loop.run(lambda: False)
+    assert robot.sample().mode is mode
+    said = "look at it, then press a again" in " ".join(line for _, line in display.lines)
+    assert said == (mode is Mode.FAULT)
+
+
 def test_a_stop_that_is_never_answered_opens_the_clutch_and_is_said(robot: Unanswered) -> None:
     robot.silent = 1000
     display = OperatorDisplay(robot.spec.name)
