@@ -14,6 +14,8 @@ READ_PERIOD = 50 * MS
 """Interval between readings while idle, ns."""
 STOP_PERIOD = 50 * MS
 """Interval between stop calls while a movement continues, ns."""
+LONGEST_CALL_S = 5.0
+"""Longest call of a gripper, s. Some cannot be read while they move, so a reading may be as old."""
 _TOLERANCE = 0.1
 """How far a reading may be beyond the range of openings."""
 
@@ -25,7 +27,7 @@ class GripperMailbox:
     readings continue if they can. No call except `close` waits for the gripper.
     """
 
-    def __init__(self, gripper: Gripper, clock: Clock, patience: float = 5.0) -> None:
+    def __init__(self, gripper: Gripper, clock: Clock, patience: float = LONGEST_CALL_S) -> None:
         """Create without starting; a call of the gripper that takes longer than `patience` [s] is a fault."""
         self._gripper = gripper
         self._clock = clock

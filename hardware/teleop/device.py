@@ -21,7 +21,7 @@ LATE_MS: Final = 1000
 LAPSE_S: Final = 10
 """A toggle clutch opens by itself after this time without operator input."""
 _FUTURE: Final = 1 * MS
-"""How far a sample may be ahead of the clock, ns."""
+"""A sample later than now by more than this was stamped by another clock, ns."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):

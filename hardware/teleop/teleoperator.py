@@ -11,7 +11,6 @@ from robot_rl.hardware.teleop.device import Sample, sample_fault
 from robot_rl.hardware.teleop.engagement import ClutchState, Engagement
 from robot_rl.hardware.teleop.motion import CannotFollow, JointMotion, Motion, RateMotion, Speed, Target
 
-"""A sample later than now by more than this was stamped by another clock, ns."""
 _MAX_STEP: Final = 0.1
 """Longest time that one step integrates, s; a late step does not catch up."""
 _GRIPPER_TOLERANCE: Final = 0.02

@@ -60,7 +60,7 @@ from robot_rl.training.components import (
     build_offline,
     build_on_policy,
 )
-from robot_rl.training.context import MakeEnvs, RunBase, Source
+from robot_rl.training.context import RunBase, Source
 from robot_rl.training.logger import RunLogger
 from robot_rl.training.loop import Intervals, NotFinite, Run
 from robot_rl.training.offline import train_offline
@@ -265,20 +265,20 @@ def _check_same(directory: Path, content: Mapping[str, Any], processes: Processe
 
 def _source(config: Config, device: torch.device, processes: Processes, closing: ExitStack) -> Source:
     """What a run is made from besides its method."""
-    task: TaskConfig = config.task
-    make_envs: MakeEnvs = _one_environment if config.hil else environments(config.workers, closing)
+    make_envs = _one_environment if config.hil else environments(config.workers, closing)
+    robot = None
     if isinstance(config.task, RobotTaskConfig):
         assert config.data is not None
         robot = RobotTask(Dataset(Path(config.data)).environment)
-        task, make_envs = robot.task, lambda *_: robot
     return Source(
-        task,
+        robot.task if robot else config.task,
         config.base,
         config.data,
         config.seed,
         device,
         tuple(config.accept),
         make_envs,
+        robot,
         AsyncOptions(config.asynchronous, config.delay),
         uneven=config.hil is not None,
         processes=processes,

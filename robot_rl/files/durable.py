@@ -119,7 +119,8 @@ def atomic_directory(final: Path) -> Iterator[Path]:
         if final.exists():
             shutil.rmtree(replaced, ignore_errors=True)
             os.replace(final, replaced)
-        publish(building, final)
+        os.replace(building, final)
+        sync(final.parent)
         if replaced.exists():
             shutil.rmtree(replaced)
     except BaseException:

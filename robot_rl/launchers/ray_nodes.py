@@ -41,7 +41,7 @@ def connect(option: str, folder: str | None = None) -> ModuleType:
         where = "on this machine" if address == "auto" else f"at RAY_ADDRESS={address}"
         raise UserError(f"no Ray cluster answers {where}; `ray start --head` starts one") from None
     except (RuntimeError, ValueError) as error:
-        # Another version of Ray or of Python, or an address that is none.
+        # Another version of Ray or of Python, or a malformed address.
         raise UserError(f"Ray does not connect ({address}): {str(error).strip().splitlines()[0]}") from error
     try:
         _check_nodes(ray, folder)

@@ -111,9 +111,7 @@ def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
     dataset = Dataset(Path(source.data))
     environment = dataset.environment
     if method.acts:
-        envs = source.make_envs(source.task, 1)
-        environment = envs.describe()
-        envs.close()
+        environment = source.describe()
         check_same_environment(dataset.environment, environment, f"dataset {source.data}", source.accept)
     # Instructions tell scenes apart, in which one policy can act.
     accept = (*source.accept, *(OF_A_SCENE if dataset.observation_spec.instruction else ()))

@@ -14,7 +14,7 @@ from robot_rl.envs.action import ActionSpec
 from robot_rl.envs.robot_task import RobotTask
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
-from robot_rl.factory import make_vector_env
+from robot_rl.factory import make_env, make_vector_env
 from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE, OffPolicyConfig
 from robot_rl.learning.processes import Processes
 from robot_rl.methods.method import AgentContext, AgentMethod
@@ -26,8 +26,6 @@ from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.remote_base import connect_base
 from robot_rl.saved_policies.loading import base_of, check_instructions, load_networks
-
-MakeEnvs = Callable[[TaskConfig, int], RobosuiteVectorEnv | RobotTask]
 
 
 @dataclass
@@ -49,14 +47,23 @@ class Source:
     device: torch.device
     accept: tuple[str, ...] = ()
     """Accepted differences between the recorded and the current environment."""
-    make_envs: MakeEnvs = make_vector_env
+    make_envs: Callable[[TaskConfig, int], RobosuiteVectorEnv] = make_vector_env
     """Makes so many environments of the task."""
+    robot: RobotTask | None = None
+    """A real robot's task, in place of environments."""
     execution: AsyncOptions = SYNCHRONOUS
     """How the base's chunks are executed."""
     uneven: bool = False
     """Whether one stream of the replay may get more steps than another, even all."""
     processes: Processes = field(default_factory=Processes)
     """The processes that train a base policy together."""
+
+    def describe(self) -> dict[str, Any]:
+        """Description of the task's environment, of which one is built for it."""
+        env = self.robot or make_env(self.task)
+        environment = env.describe()
+        env.close()
+        return environment
 
 
 def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorEnv | RobotTask, AgentContext]:
@@ -86,7 +93,7 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
             f"the images of {', '.join(unused)} are not used, neither by the base nor by method={name}, "
             f"which would learn from the {alone} alone; leave them out of task.cameras"
         )
-    envs = source.make_envs(task, method.config.num_envs)
+    envs = source.robot or source.make_envs(task, method.config.num_envs)
     with close_on_error(envs):
         observed, action_size = envs.observation_spec, len(envs.action_spec)
         if trained is None:
@@ -172,10 +179,7 @@ def _load_base(source: Source, method: str) -> tuple[BasePolicy, Mapping[str, An
 
 def _connect_base(source: Source) -> tuple[BasePolicy, Mapping[str, Any]]:
     assert isinstance(source.base, RemoteConfig)
-    envs = source.make_envs(source.task, 1)
-    environment = envs.describe()
-    envs.close()
-    base = connect_base(source.base, environment)
+    base = connect_base(source.base, source.describe())
     if not base.spec.deterministic:
         print(
             f"{source.base.url}: this policy draws its own noise, so a run with it cannot be repeated, nor "

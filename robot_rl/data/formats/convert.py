@@ -63,7 +63,9 @@ class ConvertRequest:
         )
         for name, given, kind in of_kinds:
             if given is not None and self.kind != kind:
-                raise ValueError(f"{name}=… is for a {NAMES[kind]}, and {self.source} is none: leave it out")
+                raise ValueError(
+                    f"{name}=… is for a {NAMES[kind]}, and {self.source} is not one: leave it out"
+                )
         allowed = {"dataset": ("zarr", "video"), "robomimic": (), "lerobot": ("video", "image")}[self.target]
         if self.kind == "robomimic" and self.images == "video":
             raise ValueError("images=video: make a dataset of the file first, and convert that once more")

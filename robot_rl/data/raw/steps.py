@@ -26,13 +26,12 @@ from robot_rl.envs.handover import HOLD_MS, RAMP_MS
 from robot_rl.envs.robot_state import RobotState
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.connection import RobotError
+from robot_rl.hardware.gripper import LONGEST_CALL_S
 from robot_rl.hardware.protocol.messages import State
 
 AGE: Final = "age_ms."
 _BLOCK: Final = 32
 """Images in memory at a time."""
-_GRIPPER_MS: Final = 5000.0
-"""Least limit of the age of a gripper's reading: some cannot be read while they move."""
 _TYPES: Final[Mapping[str, Any]] = {"time": np.int64, "source": np.uint8}
 
 
@@ -182,7 +181,7 @@ class Steps:
 
 def _limit(age: str, limit_ms: float) -> float:
     """Largest value of an array of ages, ms."""
-    return max(limit_ms, _GRIPPER_MS) if age == AGE + "gripper" else limit_ms
+    return max(limit_ms, 1000 * LONGEST_CALL_S) if age == AGE + "gripper" else limit_ms
 
 
 def mark_handovers(source: NDArray[np.uint8], rate: float) -> NDArray[np.uint8]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from robot_rl.hardware.clock import MS
+from robot_rl.hardware.gripper import LONGEST_CALL_S
 from robot_rl.hardware.protocol.arrays import Frame
 from robot_rl.hardware.protocol.clock_sync import Estimate, boot_id
 from robot_rl.hardware.protocol.endpoints import Address
@@ -25,9 +26,8 @@ SLOW = 0.95
 """Fraction of the spec's rate below which states are too slow."""
 SILENT = 1.0
 """Longest time without a state or an image, s."""
-GRIPPER = 5000.0
-"""Largest age of the gripper's reading, ms; some grippers cannot be read while moving, which takes
-seconds."""
+GRIPPER = 1000 * LONGEST_CALL_S
+"""Largest age of the gripper's reading, ms."""
 CAMERA_RATE = 0.8
 """Fraction of a camera's rate below which it is slow, as in the server's monitoring."""
 IMAGE_AGE = 5.0
