@@ -8,8 +8,9 @@ import numpy as np
 
 from robot_rl.envs.disturbances import DELAY, DISTURBANCES, MODEL_FIELDS, NominalModel, Scene
 from robot_rl.envs.observation import Observation
-from robot_rl.envs.robosuite_env import RobosuiteEnv, Step
+from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.task_env import Step
 
 
 class DisturbedEnv(RobosuiteEnv):

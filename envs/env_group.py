@@ -13,10 +13,10 @@ from numpy.typing import DTypeLike
 
 from robot_rl.envs.action import ActionSpec
 from robot_rl.envs.observation import Observation, ObservationSpec
-from robot_rl.envs.robosuite_env import RobosuiteEnv, Step
 from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.task_env import Step, TaskEnv
 
-EnvFactory = Callable[[], RobosuiteEnv]
+EnvFactory = Callable[[], TaskEnv]
 EpisodeStart = tuple[int | None, np.ndarray | None]
 """Seed and saved state with which an episode begins; both may be None."""
 
@@ -35,7 +35,7 @@ class EnvInterface:
     action_spec: ActionSpec
 
     @classmethod
-    def of(cls, env: RobosuiteEnv) -> "EnvInterface":
+    def of(cls, env: TaskEnv) -> "EnvInterface":
         assert isinstance(env.observation_space, gym.spaces.Dict)
         assert isinstance(env.action_space, gym.spaces.Box)
         return cls(

@@ -4,7 +4,7 @@ Each is a robosuite environment that succeeds when the current instruction is do
 not matter.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -80,18 +80,30 @@ class LanguageStack(LanguageScene, Stack):
 
 
 def instructions_of_states(environment: Mapping[str, Any], states: np.ndarray) -> list[str]:
-    """The instruction of each saved state [N, K] of a language scene with this description.
+    """The instruction of each saved state [N, K] of a scene with several; see `has_instructions`.
 
     Raises:
         ValueError: if a state has no valid goal.
     """
     names = [name for name, _ in environment["state_layout"]]
     column = sum(size for _, size in environment["state_layout"][: names.index("env.own")])
-    known = LANGUAGE_SCENES[environment["env"]].INSTRUCTIONS
+    known = _scene_instructions(environment)
     goals = states[:, column]
     if not np.isin(goals, np.arange(len(known))).all():
         raise ValueError(f"a saved state has no goal of {environment['env']}")
     return [known[int(goal)] for goal in goals]
+
+
+def has_instructions(environment: Mapping[str, Any]) -> bool:
+    """Whether an environment with this description draws one of several instructions."""
+    return bool(_scene_instructions(environment))
+
+
+def _scene_instructions(environment: Mapping[str, Any]) -> Sequence[str]:
+    """All instructions of a scene, by the number in its saved states; none if they have no such number."""
+    if environment["env"] in LANGUAGE_SCENES:
+        return LANGUAGE_SCENES[environment["env"]].INSTRUCTIONS
+    return environment.get("scene_instructions", ())
 
 
 LANGUAGE_SCENES: dict[str, type[LanguageScene]] = {

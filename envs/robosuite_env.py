@@ -30,9 +30,7 @@ from robot_rl.envs.renderer import EnvCameraRenderer
 from robot_rl.envs.robosuite_actions import PoseActions, action_spec
 from robot_rl.envs.robosuite_task import make_sim
 from robot_rl.envs.task import TaskConfig
-
-Step = tuple[Observation, float, bool, bool, dict[str, Any]]
-"""What a step returns: observation, reward, terminated, truncated, info."""
+from robot_rl.envs.task_env import Step
 
 
 class RobosuiteEnv(gym.Env[Observation, np.ndarray]):

@@ -15,6 +15,7 @@ from robosuite.environments.base import REGISTERED_ENVS
 from robosuite.environments.manipulation.two_arm_env import TwoArmEnv
 from robosuite.robots import ROBOT_CLASS_MAPPING
 
+from robot_rl.envs.external.simulators import simulator_of
 from robot_rl.envs.instruction import encode_instruction
 from robot_rl.envs.language_scenes import LANGUAGE_SCENES
 from robot_rl.envs.task import TaskConfig
@@ -85,6 +86,11 @@ def make_sim(task: TaskConfig) -> tuple[Any, TaskConfig]:
 
 
 def _kind(task: TaskConfig) -> Any:
+    if simulator := simulator_of(task.env):
+        raise ValueError(
+            f"task {task.name!r} runs in {simulator.name}'s own process: what was asked for needs the "
+            "model of a simulation in this one"
+        )
     if task.env not in REGISTERED_ENVS:
         raise ValueError(
             f"task {task.name!r}: robosuite has no environment {task.env!r}; "

@@ -22,6 +22,7 @@ from robot_rl.envs.env_group import (
     buffer_bytes,
 )
 from robot_rl.envs.observation import Observation
+from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 
 
@@ -147,7 +148,8 @@ class ThreadVectorEnv(RobosuiteVectorEnv):
     One thread runs the Python of all environments, the others run their physics, see `WorkerPool`. With
     images every thread steps whole environments, since rendering takes longest. One thread steps all
     without a compiled control loop, since threads would compete for the GIL, and if robosuite renders
-    images itself, since its GL contexts are bound to a thread.
+    images itself, since its GL contexts are bound to a thread. Environments in processes of their own
+    (`ExternalEnv`) are each stepped by a thread, which waits.
 
     Args:
         env_fns: functions that create the environments.
@@ -159,13 +161,15 @@ class ThreadVectorEnv(RobosuiteVectorEnv):
         self.envs = list(self._group.envs.values())
         super().__init__(len(self.envs), self._group.interface())
         self._group.buffers = self._buffers
-        controls = [env.control for env in self.envs if env.control is not None]
+        self._here = [env for env in self.envs if isinstance(env, RobosuiteEnv)]
+        controls = [env.control for env in self._here if env.control is not None]
         threads = min(self.num_envs, threads or os.cpu_count() or 1)
-        if len(controls) < self.num_envs or (self.task.cameras and self.task.render == "robosuite"):
+        own_images = bool(self.task.cameras) and self.task.render == "robosuite"
+        if self._here and (len(controls) < self.num_envs or own_images):
             threads = 1
         self._workers: WorkerPool | None = None
         self._pool: ThreadPoolExecutor | None = None
-        if threads > 1 and self.task.cameras:
+        if threads > 1 and (self.task.cameras or not self._here):
             self._pool = ThreadPoolExecutor(threads)
         elif threads > 1:
             try:
@@ -189,7 +193,7 @@ class ThreadVectorEnv(RobosuiteVectorEnv):
     def _step_envs(self) -> None:
         if self._workers:
             steppers = [
-                env.stepping(action) for env, action in zip(self.envs, self._buffers.action, strict=True)
+                env.stepping(action) for env, action in zip(self._here, self._buffers.action, strict=True)
             ]
             for index, step in enumerate(self._workers.drive(steppers)):
                 self._group.write_step(index, step)

@@ -25,6 +25,12 @@ def command_line(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", str(main), *arguments]
 
 
+def guarded(command: Sequence[str]) -> list[str]:
+    """A command that the kernel kills when this process, or the thread that starts it, dies."""
+    program = Path(__file__).with_name("die_with_parent.py")
+    return [sys.executable, "-P", str(program), str(os.getpid()), *command]
+
+
 def kill_with_parent(parent: int) -> None:
     """Make the kernel kill this process when its parent dies, even if this process hangs or is stopped."""
     libc = ctypes.CDLL(None, use_errno=True)

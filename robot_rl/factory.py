@@ -6,10 +6,13 @@ from functools import partial
 from typing import Any
 
 from robot_rl.cli.compose import load_group
+from robot_rl.envs.external.env import ExternalEnv
+from robot_rl.envs.external.simulators import simulator_of
 from robot_rl.envs.process_vector import ProcessVectorEnv
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.robot_task import NO_SIMULATION
 from robot_rl.envs.task import TaskConfig, render_of
+from robot_rl.envs.task_env import TaskEnv
 from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
 
 _NO_SIMULATION = (
@@ -18,7 +21,7 @@ _NO_SIMULATION = (
 
 
 def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteEnv:
-    """One environment of a task, by its configuration or by its name in `configs/task/`.
+    """One environment of a task in robosuite, by its configuration or by its name in `configs/task/`.
 
     `observe_all` also keeps raw observations that are not part of the task's state.
     """
@@ -28,15 +31,26 @@ def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteE
     return RobosuiteEnv(config, observe_all=observe_all)
 
 
+def make_task_env(task: TaskConfig | str, *, observe_all: bool = False) -> TaskEnv:
+    """One environment of a task, as `make_env`, also of tasks that other simulators run in processes."""
+    config = load_group("task", task, TaskConfig) if isinstance(task, str) else task
+    if simulator := simulator_of(config.env):
+        return ExternalEnv(simulator, config, observe_all=observe_all)
+    return make_env(config, observe_all=observe_all)
+
+
 def make_vector_env(
     task: TaskConfig | str, num_envs: int, kind: Callable[[TaskConfig], RobosuiteEnv] = RobosuiteEnv
 ) -> RobosuiteVectorEnv:
     """`num_envs` environments of a task, stepped together; `kind` makes each.
 
     They run in threads. If the control loop cannot be compiled, it would block other threads, so they run in
-    processes, each of which loads robosuite. The results are the same.
+    processes, each of which loads robosuite. The results are the same. Those of other simulators run in a
+    process each, whoever steps them.
     """
     config = load_group("task", task, TaskConfig) if isinstance(task, str) else task
+    if kind is RobosuiteEnv and simulator_of(config.env):
+        return ThreadVectorEnv([partial(make_task_env, config)] * num_envs)
     make = partial(kind, config)
     first = make()
     if first.control or min(num_envs, os.cpu_count() or 1) == 1:

@@ -5,6 +5,7 @@ import numpy as np
 from robot_rl.envs.experts.can import CanExpert
 from robot_rl.envs.experts.door import DoorExpert
 from robot_rl.envs.experts.expert import Expert
+from robot_rl.envs.experts.libero import LiberoExpert
 from robot_rl.envs.experts.lift import LiftExpert
 from robot_rl.envs.experts.pick_place import PickPlaceExpert
 from robot_rl.envs.experts.square import NamedNutExpert, SquareExpert
@@ -19,6 +20,8 @@ EXPERTS: dict[str, type[Expert]] = {
     "LanguagePickPlace": PickPlaceExpert,
     "LanguageNutAssembly": NamedNutExpert,
     "LanguageStack": StackExpert,
+    "libero_object": LiberoExpert,
+    "libero_spatial": LiberoExpert,
 }
 """Expert classes by the name of robosuite's environment; plugins may add theirs."""
 

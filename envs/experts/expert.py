@@ -10,6 +10,7 @@ parallel to the world frame, so a world-frame delta is what the controller expec
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import singledispatch
 
 import numpy as np
 from robosuite.environments.manipulation.manipulation_env import ManipulationEnv
@@ -63,6 +64,7 @@ class Errors:
     reaction_steps: int  # steps before a lost object is noticed
 
 
+@singledispatch
 def hand(sim: ManipulationEnv) -> WorldPose:
     """Pose of the grip site."""
     site = sim.robots[0].eef_site_id["right"]
@@ -78,11 +80,13 @@ def body(sim: ManipulationEnv, body_id: int) -> WorldPose:
     )
 
 
+@singledispatch
 def finger_speed(sim: ManipulationEnv) -> np.ndarray:
     """Speed of each finger, [2] m/s."""
     return sim.sim.data.qvel[sim.robots[0]._ref_gripper_joint_vel_indexes["right"]]
 
 
+@singledispatch
 def opening(sim: ManipulationEnv) -> float:
     """Width between the fingers, m."""
     qpos = sim.sim.data.qpos[sim.robots[0]._ref_gripper_joint_pos_indexes["right"]]

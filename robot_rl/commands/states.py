@@ -25,7 +25,7 @@ from robot_rl.evaluation.initial_states import (
     split_path,
     split_seeds,
 )
-from robot_rl.factory import make_env
+from robot_rl.factory import make_task_env
 
 GROUPS = {"task": {"*": TaskConfig}}
 
@@ -64,7 +64,7 @@ def _write_states(config: Config) -> None:
             raise UserError(f"{path} exists: results refer to it; choose another out=…")
         if config.data and (config.out is None or config.count is not None):
             raise UserError("data=… gives as many states as it has failures: add out=…, leave out count=…")
-        env = make_env(config.task)
+        env = make_task_env(config.task)
         if config.data:
             dataset = Dataset(Path(config.data))
             states, environment = failed_starts(dataset, env), describe_for(dataset.environment, env)

@@ -62,7 +62,7 @@ def _seen_by(cameras: Sequence[str], environment: Mapping[str, Any]) -> dict[str
 OF_A_SCENE: Final = ("task", "env", "env_args", "state_layout", "model_seed", "randomize")
 """What differs between scenes in which one policy can act: objects, named by instructions, and appearance."""
 # These change the meaning of neither observations nor actions.
-_IGNORED = ("horizon", "instructions")
+_IGNORED = ("horizon", "instructions", "scene_instructions")
 
 
 def _within(name: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -11,7 +11,8 @@ from robot_rl.envs.experts import make_expert
 from robot_rl.envs.experts.expert import Expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
-from robot_rl.factory import make_env
+from robot_rl.envs.task_env import TaskEnv
+from robot_rl.factory import make_task_env
 from robot_rl.rollout import episode_seed
 
 
@@ -43,8 +44,9 @@ class ExpertCollector:
             ValueError: if the task has no expert, or takes other actions than it.
         """
         self._options = options
-        self.env = make_env(options.task, observe_all=True)
+        self.env = make_task_env(options.task, observe_all=True)
         expert = self._expert(np.random.default_rng(0))
+        self.env.reset(seed=0)
         expert.reset(self.env.sim)
         expert_action(self.env, expert)
 
@@ -61,14 +63,14 @@ class ExpertCollector:
         return make_expert(self.env.task.env, noise=options.noise, skill=options.skill, rng=rng)
 
 
-def collect_episode(env: RobosuiteEnv, expert: Expert, seed: int) -> tuple[Episode, bool]:
+def collect_episode(env: TaskEnv, expert: Expert, seed: int) -> tuple[Episode, bool]:
     """Run an episode of an expert; returns the arrays of a dataset's episode and whether it succeeded."""
     obs, _ = env.reset(seed=seed, options={"playback_start": True})
     expert.reset(env.sim)
     return record_episode(env, lambda _: expert_action(env, expert), obs)
 
 
-def expert_action(env: RobosuiteEnv, expert: Expert) -> np.ndarray:
+def expert_action(env: TaskEnv, expert: Expert) -> np.ndarray:
     """The expert's action, converted from a delta to a pose if the task takes poses.
 
     Raises:
@@ -81,4 +83,5 @@ def expert_action(env: RobosuiteEnv, expert: Expert) -> np.ndarray:
             f"the expert of {env.task.env} acts with {action.size} numbers, and the task takes {deltas}: "
             "experts are for the robots and the controller that they were written for (Panda, OSC_POSE)"
         )
-    return env.poses.of_deltas(action) if env.poses else action
+    poses = env.poses if isinstance(env, RobosuiteEnv) else None
+    return poses.of_deltas(action) if poses else action

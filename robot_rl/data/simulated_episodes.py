@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from robot_rl.data.writer import Episode
 from robot_rl.envs.observation import Observation
-from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.task_env import TaskEnv
 from robot_rl.rollout import Act, Rollout
 
 
@@ -26,7 +26,7 @@ class SimulatedEpisode:
 class EpisodeCollector(Protocol):
     """An environment in which something acts; an episode depends on its number alone."""
 
-    env: RobosuiteEnv
+    env: TaskEnv
 
     def collect(self, number: int) -> SimulatedEpisode:
         """Run the episode of this number."""
@@ -48,7 +48,7 @@ class CollectorOptions(Protocol):
 
 
 def record_episode(
-    env: RobosuiteEnv,
+    env: TaskEnv,
     act: Act,
     obs: Observation,
     more: Callable[[], Mapping[str, NDArray[Any]]] = dict,

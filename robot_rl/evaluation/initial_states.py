@@ -22,8 +22,8 @@ from robot_rl.data.compatibility import check_same_environment
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_notes import failed_or_helped
 from robot_rl.envs.appearance import without_appearance
-from robot_rl.envs.language_scenes import LANGUAGE_SCENES, instructions_of_states
-from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.language_scenes import has_instructions, instructions_of_states
+from robot_rl.envs.task_env import TaskEnv
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.files.durable import make_folder, write_file
 
@@ -80,7 +80,7 @@ def split_path(task: str, split: Split) -> Path:
     )
 
 
-def make_states(env: RobosuiteEnv, seeds: range) -> NDArray[np.float64]:
+def make_states(env: TaskEnv, seeds: range) -> NDArray[np.float64]:
     """States [N, K] right after a reset with each seed."""
     states = []
     for seed in seeds:
@@ -89,7 +89,7 @@ def make_states(env: RobosuiteEnv, seeds: range) -> NDArray[np.float64]:
     return np.stack(states)
 
 
-def failed_starts(dataset: Dataset, env: RobosuiteEnv) -> NDArray[np.float64]:
+def failed_starts(dataset: Dataset, env: TaskEnv) -> NDArray[np.float64]:
     """States [N, K] at the beginnings of the episodes that failed or in which a person took over.
 
     Raises:
@@ -134,7 +134,7 @@ def states_path(task: str, split: Split = VALIDATION) -> Path:
 
 
 def load_states(
-    env: RobosuiteEnv | RobosuiteVectorEnv, path: Path | None = None, split: Split = VALIDATION
+    env: TaskEnv | RobosuiteVectorEnv, path: Path | None = None, split: Split = VALIDATION
 ) -> InitialStates:
     """Load the list of an environment's task and a split, or the file at `path`.
 
@@ -167,7 +167,7 @@ def load_states(
         f"the list of initial states {path}",
         accept=_IN_NO_STATE,
     )
-    if env.task.env in LANGUAGE_SCENES:
+    if has_instructions(environment):
         asked = instructions_of_states(environment, states)
         states = states[[text in env.task.instructions for text in asked]]
         if not len(states):
@@ -175,7 +175,7 @@ def load_states(
     return InitialStates(path.name, task, states, split if of_task else None)
 
 
-def describe_for(recorded: Mapping[str, Any], env: RobosuiteEnv | RobosuiteVectorEnv) -> dict[str, Any]:
+def describe_for(recorded: Mapping[str, Any], env: TaskEnv | RobosuiteVectorEnv) -> dict[str, Any]:
     """Description of an environment, without its random appearance if the recorded states have none."""
     here = env.describe()
     return here if "randomize" in recorded else without_appearance(here)

@@ -10,6 +10,7 @@ import torch
 
 from robot_rl.data.compatibility import check_same_environment
 from robot_rl.envs.real_arm import Judge, RealArmEnv
+from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.robot_state import SUCCESS
 from robot_rl.envs.robot_task import NO_SIMULATION, RobotTask
 from robot_rl.envs.task import without_cameras
@@ -138,6 +139,8 @@ class _EnvironmentBuilder:
         else:
             assert isinstance(self.envs, ThreadVectorEnv)
             simulated = self.envs.envs[0]
+            if not isinstance(simulated, RobosuiteEnv):
+                raise ValueError(f"hil=on: the task {self.job.task.name} runs in another simulator's process")
             realtime = config.has_person if config.realtime is None else config.realtime
             env = SimActorEnvironment(simulated, realtime=realtime)
             sim = lambda: simulated.sim  # noqa: E731

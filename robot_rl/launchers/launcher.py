@@ -1,8 +1,6 @@
 """The interface of launchers, and a queue that keeps several of their commands running."""
 
-import os
 import subprocess
-import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -107,12 +105,6 @@ class Launcher(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def guarded(command: Sequence[str]) -> list[str]:
-    """A command that the kernel kills when this process, or the thread that starts it, dies."""
-    program = Path(__file__).with_name("die_with_parent.py")
-    return [sys.executable, "-P", str(program), str(os.getpid()), *command]
 
 
 def start_process(

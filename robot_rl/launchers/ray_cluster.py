@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robot_rl.hardware.child_process import command_line
-from robot_rl.launchers.launcher import Launcher, Stopped, guarded, start_process
+from robot_rl.hardware.child_process import command_line, guarded
+from robot_rl.launchers.launcher import Launcher, Stopped, start_process
 from robot_rl.launchers.ray_nodes import connect
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from robot_rl.errors import INTERRUPTED, UserError
-from robot_rl.hardware.child_process import command_line
-from robot_rl.launchers.launcher import Launcher, Stopped, guarded, start_process
+from robot_rl.hardware.child_process import command_line, guarded
+from robot_rl.launchers.launcher import Launcher, Stopped, start_process
 from robot_rl.launchers.software import installed_software
 
 _ANSWER = 30.0

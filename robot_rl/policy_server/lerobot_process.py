@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.errors import ServerLost, UserError
-from robot_rl.hardware.child_process import child_environment
-from robot_rl.launchers.launcher import guarded
+from robot_rl.hardware.child_process import child_environment, guarded
 from robot_rl.policy_server import lerobot_worker
 from robot_rl.policy_server.lerobot_worker import Arrays, BrokenMessage, Header
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import IO, Final
 
 from robot_rl.errors import UserError
-from robot_rl.hardware.child_process import child_environment, command_line
+from robot_rl.hardware.child_process import child_environment, command_line, guarded
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
-from robot_rl.launchers.launcher import guarded
 from robot_rl.rehearsal.diary import Diary
 
 _CAMERA: Final = b"camera_main"

@@ -14,7 +14,7 @@ from robot_rl.envs.action import ActionSpec
 from robot_rl.envs.robot_task import RobotTask
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
-from robot_rl.factory import make_env, make_vector_env
+from robot_rl.factory import make_task_env, make_vector_env
 from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE, OffPolicyConfig
 from robot_rl.learning.processes import Processes
 from robot_rl.methods.method import AgentContext, AgentMethod
@@ -60,7 +60,7 @@ class Source:
 
     def describe(self) -> dict[str, Any]:
         """Description of the task's environment, of which one is built for it."""
-        env = self.robot or make_env(self.task)
+        env = self.robot or make_task_env(self.task)
         environment = env.describe()
         env.close()
         return environment
