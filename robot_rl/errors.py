@@ -48,7 +48,7 @@ def mistakes() -> Iterator[None]:
 
 
 def report(action: Callable[[], None]) -> int:
-    """Run `action` and print a `UserError` in one line on stderr; returns the exit code.
+    """Run `action` and print a user's error, or that a process is lost, in one line; returns the exit code.
 
     `ROBOT_RL_DEBUG=1` shows the traceback instead.
     """
@@ -61,7 +61,7 @@ def report(action: Callable[[], None]) -> int:
         return INTERRUPTED
     except Exception as error:
         full, missing = _disk_full(error), _missing_package(error)
-        if debug or not (full or missing or isinstance(error, UserError)):
+        if debug or not (full or missing or isinstance(error, UserError | ChildProcessError)):
             raise
         _say(_full_message(full) if full else missing or str(error))
         return USER_ERROR

@@ -139,6 +139,11 @@ class ExternalEnv(gym.Env[Observation, np.ndarray]):
         assert self._frame is not None
         return self._frame.instruction
 
+    @property
+    def pid(self) -> int:
+        """Id of the process."""
+        return self._process.pid
+
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
@@ -194,6 +199,10 @@ class ExternalEnv(gym.Env[Observation, np.ndarray]):
             "state_layout": [["env.own", 1], ["process", told.state_size - 1]],
             "versions": dict(told.versions),
         }
+
+    def set_limit(self, seconds: float) -> None:
+        """Set the longest time for an answer of the process."""
+        self._process.set_limit(seconds)
 
     def close(self) -> None:
         self._process.close()

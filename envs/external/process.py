@@ -32,7 +32,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.\-]{1,100}\Z")]
 Numbers = NDArray[np.float64]
 
 
-class ProcessLost(RuntimeError):
+class ProcessLost(ChildProcessError):
     """The process of an environment has ended, hangs, or its answers cannot be used."""
 
 
@@ -112,8 +112,7 @@ class EnvironmentProcess:
             )
         self._name = simulator.name
         self._connection, theirs = socket.socketpair()
-        self._connection.settimeout(limit)
-        self._limit = limit
+        self.set_limit(limit)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         command = [simulator.python, "-I", serve.__file__, str(theirs.fileno()), str(simulator.program)]
         with theirs:
@@ -140,6 +139,11 @@ class EnvironmentProcess:
     def pid(self) -> int:
         """Id of the process."""
         return self._process.pid
+
+    def set_limit(self, seconds: float) -> None:
+        """Set the longest time for an answer."""
+        self._connection.settimeout(seconds)
+        self._limit = seconds
 
     def frame(self, command: str, **arguments: object) -> Frame:
         """The frame after a command: `reset`, `step` or `set_state` of `serve.py`.
@@ -192,35 +196,37 @@ class EnvironmentProcess:
         try:
             serve.send(self._connection, msgspec.msgpack.encode((command, arguments)))
             message = serve.receive(self._connection)
-            if message is None:
-                self._lose()
-            answer = _DECODER.decode(message)
         except TimeoutError:
             self._lose(f"it did not answer within {self._limit:g} s")
         except OSError:
-            self._lose()
-        except (ValueError, RecursionError) as error:
+            message = None
+        except ValueError as error:
             self._lose(f"it sent no valid message ({error})")
+        if message is None:
+            self._lose()
+        try:
+            answer = _DECODER.decode(message)
+        except (ValueError, RecursionError) as error:
+            self._lose(f"it sent no valid answer ({error})")
         if answer.error is not None:
             raise ValueError(_line(answer.error))
         return answer
 
     def _lose(self, why: str = "") -> NoReturn:
-        """End the process, and say why it cannot be used."""
-        ended = ""
+        """End the process, and say why it cannot be used: as given, or how it has ended."""
         if not why:
             try:
                 code = self._process.wait(_GRACE)
-                ended = (
-                    f"it was ended by {signal.Signals(-code).name}"
+                how = (
+                    f"was ended by {signal.Signals(-code).name}"
                     if code < 0
-                    else f"it ended with exit code {code}"
+                    else f"ended with exit code {code}"
                 )
+                why = f"it {how}{self._last_line()}"
             except subprocess.TimeoutExpired:
-                ended = "it closed its connection"
-        said = self._last_line()
+                why = "it closed its connection"
         self.close()
-        raise ProcessLost(f"the process of {self._name} is lost: {_line(why or ended)}{said}")
+        raise ProcessLost(f"the process of {self._name} is lost: {_line(why)}")
 
     def _last_line(self) -> str:
         """The last line that the process wrote."""
@@ -230,7 +236,7 @@ class EnvironmentProcess:
         self._log.seek(max(0, size - 4096))
         lines = self._log.read().decode(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "")
-        return f"; its last line: {_line(last)}" if last else ""
+        return f"; its last line: {last}" if last else ""
 
 
 def _line(text: str) -> str:

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
@@ -121,6 +120,9 @@ def _module(path: str) -> Any:
 
 def main(descriptor: int, path: str) -> None:
     """Answer requests until the connection closes."""
+    # Here, since the process that asks has none.
+    import msgpack
+
     connection = socket.socket(fileno=descriptor)
     build = _module(path).build
     server: _Server | None = None
