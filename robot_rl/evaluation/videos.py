@@ -9,6 +9,7 @@ import numpy as np
 
 from robot_rl.data.video import contact_sheet, render_states, write_video
 from robot_rl.envs.action import repeated_in_hold
+from robot_rl.envs.external.simulators import simulator_of
 from robot_rl.envs.renderer import overview
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.evaluation.initial_states import load_states
@@ -29,7 +30,10 @@ def write_videos(run: Path) -> list[Path]:
     again repeats the evaluated episode exactly.
     """
     networks, meta = load_networks(run)
-    env = make_env(task_of(meta["environment"]))
+    task = task_of(meta["environment"])
+    if simulator := simulator_of(task.env):
+        raise ValueError(f"videos are not drawn of tasks in {simulator.name}'s own process: add videos=false")
+    env = make_env(task)
     initial = load_states(env)
     episode, seed = _shown_episode(_outcomes(run / "eval" / "episodes.csv"))
     written = []
