@@ -1,4 +1,4 @@
-"""An environment in a process of its own acts as one in this process does; a lost process is one clear line."""
+"""An environment in a process of its own acts as one in this process; a lost process is one clear line."""
 
 import os
 import signal
