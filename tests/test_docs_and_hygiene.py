@@ -89,8 +89,9 @@ def test_what_is_imported_is_declared() -> None:
     lines = [*project["dependencies"], *extras["bench"], *extras["ray"], *extras["accelerate"]]
     # Whoever asks for another tracker installs it.
     declared = {canonicalize_name(Requirement(line).name) for line in lines} | set(TRACKERS)
-    # A program for an interpreter of its own imports it (robot_rl/policy_server/lerobot_worker.py).
-    declared.add("lerobot")
+    # Programs for interpreters of their own import them (robot_rl/policy_server/lerobot_worker.py,
+    # envs/external/).
+    declared |= {"lerobot", "libero", "msgpack"}
     distributions = packages_distributions()
     modules = {module for path in SOURCES for module in _imported(path)}
     for module in modules - set(PACKAGES) - sys.stdlib_module_names:
