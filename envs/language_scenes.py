@@ -101,9 +101,8 @@ def has_instructions(environment: Mapping[str, Any]) -> bool:
 
 def _scene_instructions(environment: Mapping[str, Any]) -> Sequence[str]:
     """All instructions of a scene, by the number in its saved states; none if they have no such number."""
-    if environment["env"] in LANGUAGE_SCENES:
-        return LANGUAGE_SCENES[environment["env"]].INSTRUCTIONS
-    return environment.get("scene_instructions", ())
+    scene = LANGUAGE_SCENES.get(environment.get("env", ""))
+    return scene.INSTRUCTIONS if scene else environment.get("scene_instructions", ())
 
 
 LANGUAGE_SCENES: dict[str, type[LanguageScene]] = {

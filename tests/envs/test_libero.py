@@ -11,6 +11,7 @@ import pytest
 
 from robot_rl.cli.compose import load_group
 from robot_rl.data.dataset import Dataset
+from robot_rl.envs.disturbed_env import DisturbedEnv
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.external.simulators import simulator_of
 from robot_rl.envs.task import TaskConfig
@@ -123,9 +124,11 @@ def test_a_suite_without_an_expert_says_so(robot_rl: RunCommand, tmp_path: Path)
         robot_rl("collect", "task=libero_goal", f"data={tmp_path / 'd'}", "episodes=1")
 
 
-def test_what_needs_a_simulation_in_this_process_is_refused(robot_rl: RunCommand, tmp_path: Path) -> None:
+def test_what_needs_a_simulation_in_this_process_is_refused(robot_rl: RunCommand) -> None:
     with pytest.raises(ValueError, match="LIBERO's own process"):
-        robot_rl("robot", "task=libero_object", f"robot.socket={tmp_path / 's'}")
+        robot_rl("robot", "task=libero_object")
+    with pytest.raises(ValueError, match="LIBERO's own process"):
+        DisturbedEnv(task("libero_object"), "light", 0)
 
 
 def test_collect_train_and_eval_by_instruction(
