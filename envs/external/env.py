@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.envs.action import ActionDim, ActionSpec, checked_action, spec_to_list
-from robot_rl.envs.external.process import LIMIT, EnvironmentProcess, Frame, Simulator
+from robot_rl.envs.external.process import EnvironmentProcess, Frame, Simulator
 from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
 from robot_rl.envs.observation import (
     IMAGE_PREFIX,
@@ -50,16 +50,13 @@ class ExternalEnv(gym.Env[Observation, np.ndarray]):
     process of its own, so that several are stepped at once by threads.
     """
 
-    def __init__(
-        self, simulator: Simulator, task: TaskConfig, *, observe_all: bool = False, limit: float = LIMIT
-    ) -> None:
+    def __init__(self, simulator: Simulator, task: TaskConfig, *, observe_all: bool = False) -> None:
         """Start the process.
 
         Args:
             simulator: where the task is simulated.
             task: its configuration.
             observe_all: also observe what only a scripted expert may know.
-            limit: longest time for an answer of the process, s.
 
         Raises:
             ValueError: if the configuration asks for what the simulator does not have.
@@ -68,7 +65,7 @@ class ExternalEnv(gym.Env[Observation, np.ndarray]):
         _check(simulator, task)
         for text in task.instructions:
             encode_instruction(text)
-        self._process = EnvironmentProcess(
+        self.process = EnvironmentProcess(
             simulator,
             {
                 "suite": task.env,
@@ -77,7 +74,6 @@ class ExternalEnv(gym.Env[Observation, np.ndarray]):
                 "size": list(task.image_size),
                 "control_freq": task.control_freq,
             },
-            limit,
         )
         try:
             self._complete(simulator, task, observe_all)
@@ -86,7 +82,7 @@ class ExternalEnv(gym.Env[Observation, np.ndarray]):
             raise
 
     def _complete(self, simulator: Simulator, task: TaskConfig, observe_all: bool) -> None:
-        told = self._process.description
+        told = self.process.description
         keys = list(task.state_keys) or list(told.observed)
         if missing := [key for key in keys if key not in told.observed]:
             raise ValueError(
@@ -139,11 +135,6 @@ class ExternalEnv(gym.Env[Observation, np.ndarray]):
         assert self._frame is not None
         return self._frame.instruction
 
-    @property
-    def pid(self) -> int:
-        """Id of the process."""
-        return self._process.pid
-
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
@@ -152,11 +143,11 @@ class ExternalEnv(gym.Env[Observation, np.ndarray]):
         if options and options.get("state") is not None:
             return self.set_state(options["state"]), {"success": False}
         number = int(self.np_random.integers(2**63)) if seed is None else seed
-        return self._observed(self._process.frame("reset", seed=number, **self._wanted())), {"success": False}
+        return self._observed(self.process.frame("reset", seed=number, **self._wanted())), {"success": False}
 
     def step(self, action: np.ndarray) -> Step:
         applied = checked_action(action, len(self.action_spec))
-        frame = self._process.frame("step", action=applied.tolist(), **self._wanted())
+        frame = self.process.frame("step", action=applied.tolist(), **self._wanted())
         observation = self._observed(frame)
         truncated = not frame.success and frame.steps >= self.task.horizon
         info = {"success": frame.success, "applied_action": applied}
@@ -164,7 +155,7 @@ class ExternalEnv(gym.Env[Observation, np.ndarray]):
 
     def get_state(self) -> np.ndarray:
         """Full simulator state, float64 [K]; an episode continues from it bit-identically."""
-        return self._process.state()
+        return self.process.state()
 
     def set_state(self, state: np.ndarray) -> Observation:
         """Go to a state that `get_state` returned, and return its observation.
@@ -172,15 +163,15 @@ class ExternalEnv(gym.Env[Observation, np.ndarray]):
         Raises:
             ValueError: if the state does not belong to this environment.
         """
-        size = self._process.description.state_size
+        size = self.process.description.state_size
         if state.shape != (size,) or not np.isfinite(state).all():
             raise ValueError(f"a simulator state has {size} finite numbers here; this one is of another task")
         self.draw_images = True
-        return self._observed(self._process.frame("set_state", state=state.tolist(), **self._wanted()))
+        return self._observed(self.process.frame("set_state", state=state.tolist(), **self._wanted()))
 
     def describe(self) -> dict[str, Any]:
         """Metadata from which a dataset rebuilds this environment, as plain JSON values."""
-        task, told = self.task, self._process.description
+        task, told = self.task, self.process.description
         return {
             "task": task.name,
             "env": task.env,
@@ -200,19 +191,15 @@ class ExternalEnv(gym.Env[Observation, np.ndarray]):
             "versions": dict(told.versions),
         }
 
-    def set_limit(self, seconds: float) -> None:
-        """Set the longest time for an answer of the process."""
-        self._process.set_limit(seconds)
-
     def close(self) -> None:
-        self._process.close()
+        self.process.close()
 
     def _wanted(self) -> dict[str, bool]:
         return {"images": self.draw_images, "scene": bool(self._scene_sizes)}
 
     def _observed(self, frame: Frame) -> Observation:
         """The observation of a frame, which becomes the current one."""
-        process, task = self._process, self.task
+        process, task = self.process, self.task
         if frame.instruction not in self._encoded:
             raise ValueError(
                 f"this state is of the instruction {frame.instruction!r:.160}, which is not among "

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from robot_rl.envs.external import serve
 from robot_rl.hardware.child_process import child_environment, guarded
 
-LIMIT: Final = 300.0
+_LIMIT: Final = 300.0
 """Longest time for an answer, s; the first one comes after the simulator was imported."""
 _GRACE: Final = 2.0
 """Time for the process to end after its connection, s."""
@@ -94,13 +94,12 @@ class EnvironmentProcess:
     It is for one thread at a time, and killed with the thread that made it.
     """
 
-    def __init__(self, simulator: Simulator, task: Mapping[str, object], limit: float = LIMIT) -> None:
+    def __init__(self, simulator: Simulator, task: Mapping[str, object]) -> None:
         """Start it, and wait until the environment is built.
 
         Args:
             simulator: which one.
             task: what its `build` takes, plain values.
-            limit: longest time for an answer, s.
 
         Raises:
             ValueError: if its interpreter is missing, or it cannot be built so.
@@ -112,7 +111,8 @@ class EnvironmentProcess:
             )
         self._name = simulator.name
         self._connection, theirs = socket.socketpair()
-        self.set_limit(limit)
+        self.limit = _LIMIT
+        """Longest time for an answer, s."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         command = [simulator.python, "-I", serve.__file__, str(theirs.fileno()), str(simulator.program)]
         with theirs:
@@ -139,11 +139,6 @@ class EnvironmentProcess:
     def pid(self) -> int:
         """Id of the process."""
         return self._process.pid
-
-    def set_limit(self, seconds: float) -> None:
-        """Set the longest time for an answer."""
-        self._connection.settimeout(seconds)
-        self._limit = seconds
 
     def frame(self, command: str, **arguments: object) -> Frame:
         """The frame after a command: `reset`, `step` or `set_state` of `serve.py`.
@@ -193,11 +188,12 @@ class EnvironmentProcess:
         self._log.close()
 
     def _ask(self, command: str, **arguments: object) -> _Answer:
+        self._connection.settimeout(self.limit)
         try:
             serve.send(self._connection, msgspec.msgpack.encode((command, arguments)))
             message = serve.receive(self._connection)
         except TimeoutError:
-            self._lose(f"it did not answer within {self._limit:g} s")
+            self._lose(f"it did not answer within {self.limit:g} s")
         except OSError:
             message = None
         except ValueError as error:
@@ -240,4 +236,6 @@ class EnvironmentProcess:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())[:_LINE]
+    """A received text in one line that a terminal can show."""
+    printable = "".join(one if one.isprintable() else " " for one in text)
+    return " ".join(printable.split())[:_LINE]

@@ -128,20 +128,20 @@ def test_a_dead_process_or_a_wrong_answer_is_one_line_and_ends_the_process(fault
     assert str(raised.value).startswith("the process of tiny is lost: ")
     assert "\n" not in str(raised.value)
     with pytest.raises(ProcessLookupError):
-        os.kill(env.pid, 0)
+        os.kill(env.process.pid, 0)
     env.close()
 
 
 def test_a_process_that_hangs_is_ended() -> None:
-    env = ExternalEnv(TINY, task("hang"), limit=20.0)
+    env = ExternalEnv(TINY, task("hang"))
     env.reset(seed=0)
     env.step(RIGHT)
     # Set late, since a loaded machine starts processes slowly.
-    env.set_limit(0.2)
+    env.process.limit = 0.2
     with pytest.raises(ProcessLost, match=r"did not answer within 0\.2 s"):
         env.step(RIGHT)
     with pytest.raises(ProcessLookupError):
-        os.kill(env.pid, 0)
+        os.kill(env.process.pid, 0)
 
 
 def test_what_the_environment_refuses_is_one_line_and_it_goes_on() -> None:
@@ -193,7 +193,7 @@ def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
         "from tests.envs.test_external import TINY, task\n"
         "from robot_rl.envs.external.env import ExternalEnv\n"
         "env = ExternalEnv(TINY, task('hang'))\n"
-        "print(env.pid, flush=True)\n"
+        "print(env.process.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
     with ExitStack() as stack:
