@@ -188,8 +188,8 @@ class EnvironmentProcess:
         self._log.close()
 
     def _ask(self, command: str, **arguments: object) -> _Answer:
-        self._connection.settimeout(self.limit)
         try:
+            self._connection.settimeout(self.limit)
             serve.send(self._connection, msgspec.msgpack.encode((command, arguments)))
             message = serve.receive(self._connection)
         except TimeoutError:

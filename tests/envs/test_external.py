@@ -129,6 +129,8 @@ def test_a_dead_process_or_a_wrong_answer_is_one_line_and_ends_the_process(fault
     assert "\n" not in str(raised.value)
     with pytest.raises(ProcessLookupError):
         os.kill(env.process.pid, 0)
+    with pytest.raises(ProcessLost, match="is lost"):
+        env.reset(seed=0)
     env.close()
 
 
