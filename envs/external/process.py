@@ -213,12 +213,10 @@ class EnvironmentProcess:
         if not why:
             try:
                 code = self._process.wait(_GRACE)
-                how = (
-                    f"was ended by {signal.Signals(-code).name}"
-                    if code < 0
-                    else f"ended with exit code {code}"
-                )
-                why = f"it {how}{self._last_line()}"
+                if code < 0:
+                    why = f"it was ended by {signal.Signals(-code).name}"
+                else:
+                    why = f"it ended with exit code {code}{self._last_line()}"
             except subprocess.TimeoutExpired:
                 why = "it closed its connection"
         self.close()
