@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from robot_rl.commands.demo import Config, stage_commands
+from robot_rl.commands.demo import Config, run, stage_commands
+from robot_rl.errors import UserError
 
 MINIATURE = (
     "episodes=3",
@@ -107,3 +108,9 @@ def test_the_demo_with_other_settings_is_refused(demo: Path) -> None:
     result = robot_rl(demo, "demo", *MINIATURE, "noise=0.2")
     assert result.returncode == 2
     assert "noise" in result.stderr
+
+
+def test_a_task_of_another_simulator_is_refused_before_anything_is_collected(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="videos"):
+        run(Config(task="libero_object", runs_dir=str(tmp_path)))
+    assert not list(tmp_path.iterdir())

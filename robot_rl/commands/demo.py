@@ -12,8 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from robot_rl.cli.compose import compose
+from robot_rl.cli.compose import compose, load_group
 from robot_rl.cli.main import load_command
+from robot_rl.envs.external.simulators import simulator_of
+from robot_rl.envs.task import TaskConfig
+from robot_rl.errors import UserError
 from robot_rl.policies.store import fingerprint
 from robot_rl.runs import write_run_record, write_text
 from robot_rl.saved_policies.loading import load_networks
@@ -50,6 +53,11 @@ class Config:
 
 
 def run(config: Config) -> None:
+    if simulator := simulator_of(load_group("task", config.task, TaskConfig).env):
+        raise UserError(
+            f"task={config.task}: the demo ends with videos, and none are drawn of {simulator.name}'s tasks: "
+            "use collect, train and eval, as in docs/libero.md"
+        )
     home = Path(config.runs_dir) / config.name
     tuned = home / "tuned"
     stages = _Stages(home / "stages.json")
