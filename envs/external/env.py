@@ -60,7 +60,7 @@ class ExternalEnv(gym.Env[Observation, np.ndarray]):
 
         Raises:
             ValueError: if the configuration asks for what the simulator does not have.
-            ProcessLost: of `process.py`, also by each method, after which the environment is of no more use.
+            EnvironmentLost: of `process.py`, also by each method; the environment is of no more use then.
         """
         _check(simulator, task)
         for text in task.instructions:

@@ -4,7 +4,6 @@ Everything that it answers is checked: names, sizes, and that numbers are finite
 """
 
 import os
-import signal
 import socket
 import subprocess
 import tempfile
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.envs.external import serve
-from robot_rl.hardware.child_process import child_environment, guarded
+from robot_rl.hardware.child_process import how_it_ended, start_guarded
 
 _LIMIT: Final = 300.0
 """Longest time for an answer, s; the first one comes after the simulator was imported."""
@@ -32,7 +31,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.\-]{1,100}\Z")]
 Numbers = NDArray[np.float64]
 
 
-class ProcessLost(ChildProcessError):
+class EnvironmentLost(ChildProcessError):
     """The process of an environment has ended, hangs, or its answers cannot be used."""
 
 
@@ -103,7 +102,7 @@ class EnvironmentProcess:
 
         Raises:
             ValueError: if its interpreter is missing, or it cannot be built so.
-            ProcessLost: if the process ends.
+            EnvironmentLost: if the process ends.
         """
         if not Path(simulator.python).is_file():
             raise ValueError(
@@ -116,15 +115,8 @@ class EnvironmentProcess:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         command = [simulator.python, "-I", serve.__file__, str(theirs.fileno()), str(simulator.program)]
         with theirs:
-            # In a session of its own: Ctrl-C is for this process, which may save first.
-            self._process = subprocess.Popen(
-                guarded(command),
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=subprocess.STDOUT,
-                env=child_environment(),
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
+            self._process = start_guarded(
+                command, stdout=self._log, stderr=subprocess.STDOUT, pass_fds=[theirs.fileno()]
             )
         try:
             described = self._ask("build", **task).description
@@ -145,7 +137,7 @@ class EnvironmentProcess:
 
         Raises:
             ValueError: if the environment refuses it.
-            ProcessLost: if there is no usable answer.
+            EnvironmentLost: if there is no usable answer.
         """
         frame = self._ask(command, **arguments).frame
         if frame is None:
@@ -153,12 +145,12 @@ class EnvironmentProcess:
         return frame
 
     def state(self) -> Numbers:
-        """The full state [K]; raises ProcessLost."""
+        """The full state [K]; raises EnvironmentLost."""
         state = self._ask("get_state").state
         return self.vectors({"state": state or []}, {"state": self.description.state_size})["state"]
 
     def vectors(self, given: Mapping[str, list[float]], sizes: Mapping[str, int]) -> dict[str, Numbers]:
-        """Received vectors by name, float64. Raises ProcessLost if they are others, or not finite."""
+        """Received vectors by name, float64. Raises EnvironmentLost if they are others, or not finite."""
         if given.keys() != sizes.keys():
             self._lose(
                 f"it sent {', '.join(map(repr, sorted(given))):.100} in place of {', '.join(sorted(sizes))}"
@@ -174,7 +166,7 @@ class EnvironmentProcess:
     def images(
         self, given: Mapping[str, bytes], cameras: list[str], size: tuple[int, int]
     ) -> dict[str, NDArray[np.uint8]]:
-        """Received images [H, W, 3] by camera. Raises ProcessLost if they are others."""
+        """Received images [H, W, 3] by camera. Raises EnvironmentLost if they are others."""
         shape = (*size, 3)
         if given.keys() != set(cameras) or any(len(image) != np.prod(shape) for image in given.values()):
             self._lose(f"it sent other images than {shape} of {', '.join(cameras) or 'no camera'}")
@@ -213,14 +205,11 @@ class EnvironmentProcess:
         if not why:
             try:
                 code = self._process.wait(_GRACE)
-                if code < 0:
-                    why = f"it was ended by {signal.Signals(-code).name}"
-                else:
-                    why = f"it ended with exit code {code}{self._last_line()}"
+                why = f"it {how_it_ended(code)}{self._last_line() if code >= 0 else ''}"
             except subprocess.TimeoutExpired:
                 why = "it closed its connection"
         self.close()
-        raise ProcessLost(f"the process of {self._name} is lost: {_line(why)}")
+        raise EnvironmentLost(f"the process of {self._name} is lost: {_line(why)}")
 
     def _last_line(self) -> str:
         """The last line that the process wrote."""

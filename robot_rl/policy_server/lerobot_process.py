@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import signal
 import subprocess
 import threading
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.errors import ServerLost, UserError
-from robot_rl.hardware.child_process import child_environment, guarded
+from robot_rl.hardware.child_process import how_it_ended, start_guarded
 from robot_rl.policy_server import lerobot_worker
 from robot_rl.policy_server.lerobot_worker import Arrays, BrokenMessage, Header
 
@@ -120,13 +119,10 @@ class LeRobotProcess:
         """
         self.directory = directory
         self._closing = threading.Event()
-        # In a session of its own: Ctrl-C is for this process, which ends the other.
-        self._process = subprocess.Popen(
-            guarded([python, "-I", lerobot_worker.__file__, str(directory), device, str(threads)]),
+        self._process = start_guarded(
+            [python, "-I", lerobot_worker.__file__, str(directory), device, str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=child_environment(),
-            start_new_session=True,
         )
         try:
             header, _ = self._receive()
@@ -222,10 +218,7 @@ class LeRobotProcess:
             code = self._process.wait()
             why = why or "it closed its output"
         if not why:
-            ended = (
-                f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            )
-            why = f"it {ended}; look at its output, and serve it again"
+            why = f"it {how_it_ended(code)}; look at its output, and serve it again"
         return PolicyProcessLost(f"the process of {self.directory} is lost: {why}")
 
 

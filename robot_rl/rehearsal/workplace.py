@@ -7,13 +7,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from robot_rl.errors import UserError
-from robot_rl.hardware.child_process import child_environment, command_line, guarded
+from robot_rl.hardware.child_process import command_line, start_guarded
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.rehearsal.diary import Diary
@@ -24,20 +24,6 @@ _ADDRESS_TIMEOUT: Final = 600.0
 _END_TIMEOUT: Final = 60.0
 _POLL_S: Final = 0.2
 _LINK: Final = re.compile(r"open (http://\S+)")
-
-
-def start(
-    command: Sequence[str], log: IO[bytes], environment: Mapping[str, str]
-) -> "subprocess.Popen[bytes]":
-    """Start a process that dies with this one and that Ctrl-C in the terminal does not reach."""
-    return subprocess.Popen(
-        guarded(command),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        env=dict(environment),
-        start_new_session=True,
-    )
 
 
 class ServedRobot:
@@ -97,7 +83,7 @@ class ServedRobot:
 
     def _start(self) -> "subprocess.Popen[bytes]":
         with self._log.open("ab") as log:
-            return start(self._command, log, child_environment())
+            return start_guarded(self._command, stdout=log, stderr=log)
 
     def _keep(self) -> None:
         while not self._ending.wait(_POLL_S):
@@ -147,13 +133,15 @@ class Terminal:
         """
         command = [*program, *arguments] if program else command_line(arguments)
         shown = shlex.join(command if program else ["robot-rl", *arguments])
-        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        outside = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         self._say(f"$ {shown}")
         number = len(list(self._logs.glob("*.log")))
         self._log = self._logs / f"{number:03d}_{Path(arguments[0]).name}.log"
         began = time.monotonic()
         with self._log.open("wb") as log:
-            self.process = start(command, log, environment if program else child_environment())
+            self.process = start_guarded(
+                command, stdout=log, stderr=log, environment=outside if program else None
+            )
         try:
             while self.process.poll() is None:
                 meanwhile()

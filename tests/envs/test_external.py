@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("msgpack", reason="the process needs msgpack")
 
 from robot_rl.envs.external.env import ExternalEnv
-from robot_rl.envs.external.process import ProcessLost, Simulator
+from robot_rl.envs.external.process import EnvironmentLost, Simulator
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import ThreadVectorEnv
 from robot_rl.hardware.child_process import child_environment
@@ -123,13 +123,13 @@ def test_a_dead_process_or_a_wrong_answer_is_one_line_and_ends_the_process(fault
     env = ExternalEnv(TINY, task(fault, cameras=["eye"], image_size=[4, 6]))
     env.reset(seed=0)
     env.step(RIGHT)
-    with pytest.raises(ProcessLost, match=message) as raised:
+    with pytest.raises(EnvironmentLost, match=message) as raised:
         env.step(RIGHT)
     assert str(raised.value).startswith("the process of tiny is lost: ")
     assert "\n" not in str(raised.value)
     with pytest.raises(ProcessLookupError):
         os.kill(env.process.pid, 0)
-    with pytest.raises(ProcessLost, match="is lost"):
+    with pytest.raises(EnvironmentLost, match="is lost"):
         env.reset(seed=0)
     env.close()
 
@@ -140,7 +140,7 @@ def test_a_process_that_hangs_is_ended() -> None:
     env.step(RIGHT)
     # Set late, since a loaded machine starts processes slowly.
     env.process.limit = 0.2
-    with pytest.raises(ProcessLost, match=r"did not answer within 0\.2 s"):
+    with pytest.raises(EnvironmentLost, match=r"did not answer within 0\.2 s"):
         env.step(RIGHT)
     with pytest.raises(ProcessLookupError):
         os.kill(env.process.pid, 0)
