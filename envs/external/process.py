@@ -56,7 +56,7 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     observed: dict[Name, Size]
     """Sizes of the observed vectors, by name."""
     scene: dict[Name, Size]
-    """Sizes of what only a scripted expert may know; empty where there is none."""
+    """Sizes of what only a scripted expert may know; empty without an expert."""
     action_size: Size
     state_size: Size
     horizon: Size

@@ -49,7 +49,7 @@ class Environment(Protocol):
         """The full state [K], of which everything that follows depends."""
 
     def set_state(self, state: NDArray[np.float64]) -> None:
-        """Continue from a state [K]. Raises ValueError if it is none."""
+        """Continue from a state [K]. Raises ValueError if it is not valid."""
 
 
 def send(connection: socket.socket, message: bytes) -> None:
