@@ -18,6 +18,7 @@ from robot_rl.cli.progress import ProgressReporter
 from robot_rl.cli.progress import progress as progress_bar
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.data.dataset import Dataset
+from robot_rl.envs.external.process import EnvironmentLost
 from robot_rl.envs.robot_task import RobotTask, RobotTaskConfig
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
@@ -210,7 +211,7 @@ def run(config: Config) -> None:
         except NotFinite as error:
             record(failed=str(error))
             raise UserError(f"{error}; a smaller learning rate may help") from error
-        except (ServerLost, ProcessLost) as error:
+        except (ServerLost, ProcessLost, EnvironmentLost) as error:
             record(failed=str(error))
             raise
         # Before another signal would end the process at once.

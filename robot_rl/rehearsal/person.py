@@ -44,6 +44,9 @@ _SETTLED_S: Final = 0.5
 """Time for placed objects to come to rest, s."""
 _AT_HOME: Final = 0.02
 """Largest distance of the hand from its home, m."""
+_POSTURE: Final = 0.3
+"""Largest distance of a joint from its home, rad. The way home is one of the hand: an arm that was stretched may
+arrive with its elbow at the other side, at limits of its joints."""
 _OUTSIDE: Final = 0.28
 """Distance of the hand from its home at which the person ends an episode as a failure, m: farther out the arm
 is stretched, and may not find the way home."""
@@ -83,7 +86,8 @@ class Sight:
         """robosuite's environment."""
         self._model, self._data = self.sim.sim.model._model, self.sim.sim.data._data
         robot = self.sim.robots[0]
-        self._data.qpos[np.asarray(robot._ref_joint_pos_indexes)] = robot.init_qpos
+        self._joints, self._posture = np.asarray(robot._ref_joint_pos_indexes), np.asarray(robot.init_qpos)
+        self._data.qpos[self._joints] = self._posture
         mujoco.mj_forward(self._model, self._data)
         self._home = hand(self.sim).pos
 
@@ -103,8 +107,9 @@ class Sight:
 
     @property
     def at_home(self) -> bool:
-        """Whether the hand is at its home."""
-        return bool(np.linalg.norm(hand(self.sim).pos - self._home) < _AT_HOME)
+        """Whether the hand is at its home, and the arm in the posture that it has there."""
+        turned = np.abs(self._data.qpos[self._joints] - self._posture).max()
+        return bool(np.linalg.norm(hand(self.sim).pos - self._home) < _AT_HOME and turned < _POSTURE)
 
     @property
     def outside(self) -> bool:
@@ -390,9 +395,10 @@ class _Attending:
             return
         self._running = False
         hands.release()
-        if view.arm.mode == "idle" and self._sight.outside:
+        waiting = "begin" in program.marks
+        if view.arm.mode == "idle" and (self._sight.outside or (waiting and not self._sight.at_home)):
             self._person.guide_home(self._sight)
-        if "begin" not in program.marks:
+        if not waiting:
             return
         if self._placed_at is None:
             self._placed_at = time.monotonic() if self._person.place_objects(self._sight) else None

@@ -1,7 +1,9 @@
 """What the scripted person holds on the page, and how it judges."""
 
+from pathlib import Path
 from typing import Any
 
+import mujoco
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.hardware.teleop.web.messages import Arm, View
 from robot_rl.rehearsal import person
-from robot_rl.rehearsal.person import _Done, _Hands
+from robot_rl.rehearsal.person import Sight, _Done, _Hands
 
 
 class RecordingPage:
@@ -51,6 +53,20 @@ def test_an_opening_that_a_takeover_begins_with_is_sent_once_the_person_drives(
     hands.send(view("human"))
     # With the press, the opening is the one that the gripper keeps.
     assert page.grippers == [None, 1.0]
+
+
+def test_an_arm_whose_hand_is_at_home_in_another_posture_is_not_at_home(tmp_path: Path) -> None:
+    sight = Sight(TaskConfig(env="Lift"), tmp_path)
+    try:
+        assert sight.at_home
+        model, data = sight.sim.sim.model._model, sight.sim.sim.data._data
+        last = sight.sim.robots[0]._ref_joint_pos_indexes[-1]
+        data.qpos[last] += 0.5  # turns the hand about its own axis
+        mujoco.mj_forward(model, data)
+        assert not sight.outside
+        assert not sight.at_home
+    finally:
+        sight.close()
 
 
 @pytest.mark.parametrize(("height", "done"), [(0.0, False), (0.05, False), (0.08, True), (0.2, True)])
