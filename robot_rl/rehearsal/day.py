@@ -52,7 +52,7 @@ class Plan:
     """Further options of `robot-rl data derive`."""
     base: list[str] = field(default_factory=list)
     """Options of the training of the base."""
-    trials: int = 20
+    trials: int = 40
     """Episodes of the base that the person judges; the classifier learns from them."""
     classifier: list[str] = field(default_factory=list)
     """Options of the training of the classifier."""

@@ -45,8 +45,8 @@ _SETTLED_S: Final = 0.5
 _AT_HOME: Final = 0.02
 """Largest distance of the hand from its home, m."""
 _POSTURE: Final = 0.3
-"""Largest distance of a joint from its home, rad. The way home is one of the hand: an arm that was stretched may
-arrive with its elbow at the other side, at limits of its joints."""
+"""Largest distance of a joint from its home, rad. The way home is one of the hand: an arm that was stretched
+may arrive with its elbow at the other side, at limits of its joints."""
 _OUTSIDE: Final = 0.28
 """Distance of the hand from its home at which the person ends an episode as a failure, m: farther out the arm
 is stretched, and may not find the way home."""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from robot_rl.data.raw.timeline import Timeline
 from robot_rl.envs.surroundings import TruthChange, read_truth
@@ -25,6 +25,27 @@ _FINISHED = ("success", "failure")
 _SUCCESS = "train/success"
 _INTERVENED = "hil/intervention_rate"
 """Metrics that training logs once for each finished episode."""
+_JUDGED: Final = [
+    "policy",
+    "success",
+    "95 % interval",
+    "episodes",
+    "by the classifier",
+    "false alarms",
+    "missed",
+]
+_LABELS: Final = {
+    "robot_minutes": "robot minutes",
+    "minutes_to_reliable": "… until 18 of 20 episodes succeeded without help",
+    "robot_minutes_with_imagination": "robot minutes with imagination",
+    "minutes_to_reliable_with_imagination": "… until 18 of 20 episodes succeeded without help",
+    "interventions_per_minute": "interventions per robot minute",
+    "lost_episodes": "lost episodes",
+    "killed": "killed",
+    "clean_environment": "deployed from an environment of its own",
+    "minutes": "minutes of all commands",
+}
+"""Entries of the report that the page shows as they are."""
 _WINDOW, _RELIABLE = 20, 18
 """A policy is reliable once it has succeeded in so many of so many successive episodes."""
 
@@ -137,10 +158,6 @@ def write_report(home: Path, report: Mapping[str, Any]) -> None:
 
 
 def _page(home: Path, report: Mapping[str, Any]) -> str:
-    shown = {key: value for key, value in report.items() if key != "commands"}
-    rows = [
-        f"<tr><th>{_text(key)}</th><td><pre>{_text(value)}</pre></td></tr>" for key, value in shown.items()
-    ]
     pages = [home / "demos.html", *sorted((home / "deployed").glob("*.html"))]
     links = [path.relative_to(home).as_posix() for path in pages if path.is_file()]
     listed = [f'<li><a href="{_text(link)}">{_text(link)}</a></li>' for link in links]
@@ -152,11 +169,14 @@ def _page(home: Path, report: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             "<!doctype html><meta charset=utf-8><title>Rehearsal</title>",
-            "<style>body{font:16px sans-serif;max-width:60em;margin:2em auto}th{text-align:left}",
-            "pre{margin:0.3em;white-space:pre-wrap}</style>",
-            "<h1>Rehearsal</h1><table>",
-            *rows,
-            "</table><h2>What the cameras saw</h2><ul>",
+            "<style>body{font:16px sans-serif;max-width:60em;margin:2em auto}",
+            "td,th{text-align:left;padding:0.2em 1.5em 0.2em 0}</style>",
+            "<h1>Rehearsal</h1>",
+            *_table([_JUDGED, *(_judged_row(policy, report[policy]) for policy in ("base", "tuned"))]),
+            "<p>Success is the simulation's own check, which no command of the day reads.",
+            "The classifier's verdict ended the episodes.</p>",
+            *_table([[label, _cell(report[key])] for key, label in _LABELS.items()]),
+            "<h2>What the cameras saw</h2><ul>",
             *listed,
             "</ul><h2>What was typed</h2><ol>",
             *typed,
@@ -165,8 +185,30 @@ def _page(home: Path, report: Mapping[str, Any]) -> str:
     )
 
 
-def _text(value: object) -> str:
-    return html.escape(value if isinstance(value, str) else json.dumps(value, indent=1))
+def _judged_row(policy: str, figures: Mapping[str, Any]) -> list[str]:
+    low, high = figures["interval"] or (None, None)
+    verdicts = [figures["classifier"][key] for key in ("success", "false_alarms", "missed")]
+    interval = f"{_cell(low)} to {_cell(high)}"
+    return [policy, _cell(figures["success"]), interval, _cell(figures["episodes"]), *map(_cell, verdicts)]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["".join(f"<td>{_text(cell)}</td>" for cell in row) for row in rows]
+    return ["<table>", *(f"<tr>{line}</tr>" for line in lines), "</table>"]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _text(value: str) -> str:
+    return html.escape(value)
 
 
 def _robot_minutes(run: Path, control_freq: float) -> float | None:
