@@ -4,10 +4,10 @@ Success is the simulation's own check during the recorded episodes, which no com
 verdict of the classifier, which ended these episodes, stands beside it.
 """
 
-import html
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,9 @@ _FINISHED = ("success", "failure")
 _SUCCESS = "train/success"
 _INTERVENED = "hil/intervention_rate"
 """Metrics that training logs once for each finished episode."""
+_WINDOW, _RELIABLE = 20, 18
+"""A policy is reliable once it has succeeded in so many of so many successive episodes."""
+_UNTIL_RELIABLE: Final = f"… until {_RELIABLE} of {_WINDOW} episodes succeeded without help"
 _JUDGED: Final = [
     "policy",
     "success",
@@ -36,18 +39,16 @@ _JUDGED: Final = [
 ]
 _LABELS: Final = {
     "robot_minutes": "robot minutes",
-    "minutes_to_reliable": "… until 18 of 20 episodes succeeded without help",
+    "minutes_to_reliable": _UNTIL_RELIABLE,
     "robot_minutes_with_imagination": "robot minutes with imagination",
-    "minutes_to_reliable_with_imagination": "… until 18 of 20 episodes succeeded without help",
+    "minutes_to_reliable_with_imagination": _UNTIL_RELIABLE,
     "interventions_per_minute": "interventions per robot minute",
     "lost_episodes": "lost episodes",
     "killed": "killed",
-    "clean_environment": "deployed from an environment of its own",
+    "clean_environment": "deployed from a new environment",
     "minutes": "minutes of all commands",
 }
 """Entries of the report that the page shows as they are."""
-_WINDOW, _RELIABLE = 20, 18
-"""A policy is reliable once it has succeeded in so many of so many successive episodes."""
 
 
 @dataclass(frozen=True)
@@ -160,17 +161,17 @@ def write_report(home: Path, report: Mapping[str, Any]) -> None:
 def _page(home: Path, report: Mapping[str, Any]) -> str:
     pages = [home / "demos.html", *sorted((home / "deployed").glob("*.html"))]
     links = [path.relative_to(home).as_posix() for path in pages if path.is_file()]
-    listed = [f'<li><a href="{_text(link)}">{_text(link)}</a></li>' for link in links]
+    listed = [f'<li><a href="{escape(link)}">{escape(link)}</a></li>' for link in links]
     typed = [
-        f"<li><code>{_text(line['command'])}</code> code {line['code']}, {line['seconds']} s, "
-        f'<a href="logs/{_text(line["log"])}">output</a></li>'
+        f"<li><code>{escape(line['command'])}</code> code {line['code']}, {line['seconds']} s, "
+        f'<a href="logs/{escape(line["log"])}">output</a></li>'
         for line in report["commands"]
     ]
     return "\n".join(
         [
             "<!doctype html><meta charset=utf-8><title>Rehearsal</title>",
             "<style>body{font:16px sans-serif;max-width:60em;margin:2em auto}",
-            "td,th{text-align:left;padding:0.2em 1.5em 0.2em 0}</style>",
+            "td{text-align:left;padding:0.2em 1.5em 0.2em 0}</style>",
             "<h1>Rehearsal</h1>",
             *_table([_JUDGED, *(_judged_row(policy, report[policy]) for policy in ("base", "tuned"))]),
             "<p>Success is the simulation's own check, which no command of the day reads.",
@@ -193,7 +194,7 @@ def _judged_row(policy: str, figures: Mapping[str, Any]) -> list[str]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = ["".join(f"<td>{_text(cell)}</td>" for cell in row) for row in rows]
+    lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
     return ["<table>", *(f"<tr>{line}</tr>" for line in lines), "</table>"]
 
 
@@ -205,10 +206,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _text(value: str) -> str:
-    return html.escape(value)
 
 
 def _robot_minutes(run: Path, control_freq: float) -> float | None:
