@@ -12,18 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-import mujoco
 import numpy as np
 
 from robot_rl.envs.experts import make_expert
-from robot_rl.envs.experts.expert import OPEN, Expert, hand
-from robot_rl.envs.surroundings import Visitor
-from robot_rl.envs.task import TaskConfig, without_cameras
-from robot_rl.factory import make_env
+from robot_rl.envs.experts.expert import OPEN, Expert
+from robot_rl.envs.task import TaskConfig
 from robot_rl.hardware.realtime import COMMANDS, realtime_priority
 from robot_rl.hardware.teleop.web.messages import Asked, View
 from robot_rl.rehearsal.diary import Diary
 from robot_rl.rehearsal.page import Page, PageLost
+from robot_rl.rehearsal.sight import Done, Sight
 from robot_rl.robot.operators.scripted import ScriptedOperator
 from robot_rl.robot.takeover import Cue
 
@@ -42,18 +40,8 @@ _GRIPPER_S: Final = 1.0
 """Time for the gripper to open, s."""
 _SETTLED_S: Final = 0.5
 """Time for placed objects to come to rest, s."""
-_AT_HOME: Final = 0.02
-"""Largest distance of the hand from its home, m."""
-_POSTURE: Final = 0.3
-"""Largest distance of a joint from its home, rad. The way home is one of the hand: an arm that was stretched
-may arrive with its elbow at the other side, at limits of its joints."""
-_OUTSIDE: Final = 0.28
-"""Distance of the hand from its home at which the person ends an episode as a failure, m: farther out the arm
-is stretched, and may not find the way home."""
 _HOME_S: Final = 10.0
 """Time after which the person guides an arm by hand that does not find the way home, s."""
-_NEAR: Final = 0.04
-"""Distance of the object from its target within which the person calls the task done, m."""
 
 
 @dataclass(frozen=True)
@@ -73,56 +61,6 @@ class Habits:
     """How long success is shown before it is marked, s."""
     patience_s: float = 25.0
     """Time after which a demonstration is given up as a failure, s."""
-
-
-class Sight:
-    """The scene as robosuite's environment, set from what is seen and never stepped."""
-
-    def __init__(self, task: TaskConfig, room: Path) -> None:
-        self._env = make_env(without_cameras(task))
-        self._env.reset(seed=0)
-        self._visitor = Visitor(room)
-        self.sim = self._env.sim
-        """robosuite's environment."""
-        self._model, self._data = self.sim.sim.model._model, self.sim.sim.data._data
-        robot = self.sim.robots[0]
-        self._joints, self._posture = np.asarray(robot._ref_joint_pos_indexes), np.asarray(robot.init_qpos)
-        self._data.qpos[self._joints] = self._posture
-        mujoco.mj_forward(self._model, self._data)
-        self._home = hand(self.sim).pos
-
-    def close(self) -> None:
-        self._visitor.close()
-        self._env.close()
-
-    def update(self) -> bool:
-        """See the scene as it is now; False if there is nothing to see."""
-        scene = self._visitor.look()
-        if scene is None:
-            return False
-        data, nq, nv = self._data, self._model.nq, self._model.nv
-        data.time, data.qpos[:], data.qvel[:] = scene[0], scene[1 : 1 + nq], scene[1 + nq : 1 + nq + nv]
-        mujoco.mj_forward(self._model, data)
-        return True
-
-    @property
-    def at_home(self) -> bool:
-        """Whether the hand is at its home, and the arm in the posture that it has there."""
-        turned = np.abs(self._data.qpos[self._joints] - self._posture).max()
-        return bool(np.linalg.norm(hand(self.sim).pos - self._home) < _AT_HOME and turned < _POSTURE)
-
-    @property
-    def outside(self) -> bool:
-        """Whether the hand has left the region in which the task is done."""
-        return bool(np.linalg.norm(hand(self.sim).pos - self._home) > _OUTSIDE)
-
-    def place(self, seed: int) -> str:
-        """Put the objects elsewhere by hand; returns why that failed, "" if it did not."""
-        return self._visitor.place(seed)
-
-    def guide_home(self) -> str:
-        """Guide the disarmed arm home by hand; returns why that failed, "" if it did not."""
-        return self._visitor.guide_home()
 
 
 class Person:
@@ -307,7 +245,7 @@ class _Demonstrating:
     def __init__(self, person: Person, sight: Sight, hands: _Hands) -> None:
         self._person, self._sight, self._hands = person, sight, hands
         self._expert: Expert | None = None
-        self._done = _Done(sight)
+        self._done = Done(sight)
         self._placed_at: float | None = None
         self._opened_at: float | None = None
         self._homing_at: float | None = None
@@ -381,8 +319,9 @@ class _Attending:
         self._operator = ScriptedOperator(person.task.env, lambda: sight.sim, fraction, person.seed)
         self._running = False
         self._steps = 0
-        self._done = _Done(sight)
+        self._done = Done(sight)
         self._placed_at: float | None = None
+        self._homing_at: float | None = None
 
     def step(self, view: View) -> None:
         """One period of work."""
@@ -390,20 +329,42 @@ class _Attending:
         if view.arm.mode == "fault":
             hands.press("arm")
         if program.running:
-            self._placed_at = None
+            self._placed_at = self._homing_at = None
             self._attend(view)
             return
         self._running = False
         hands.release()
         waiting = "begin" in program.marks
-        if view.arm.mode == "idle" and (self._sight.outside or (waiting and not self._sight.at_home)):
+        if not waiting and self._is_lost(view):
+            self._help_home(view)
+        elif view.arm.mode == "idle" and (self._sight.outside or (waiting and not self._sight.at_home)):
             self._person.guide_home(self._sight)
         if not waiting:
             return
+        self._homing_at = None
         if self._placed_at is None:
             self._placed_at = time.monotonic() if self._person.place_objects(self._sight) else None
         elif time.monotonic() - self._placed_at > _SETTLED_S:
             hands.press("begin")
+
+    def _is_lost(self, view: View) -> bool:
+        """Whether the program has not brought the arm home for a while."""
+        now = time.monotonic()
+        if view.arm.mode == "script":
+            self._homing_at = self._homing_at or now
+        return self._homing_at is not None and now - self._homing_at > _HOME_S
+
+    def _help_home(self, view: View) -> None:
+        """Disarm the arm, guide it home by hand, and arm it."""
+        idle = view.arm.mode == "idle"
+        if self._sight.at_home and not idle:
+            self._homing_at = None
+        elif self._sight.at_home:
+            self._hands.press("arm")
+        elif idle:
+            self._person.guide_home(self._sight)
+        else:
+            self._hands.press("disarm")
 
     def _attend(self, view: View) -> None:
         if not self._running:
@@ -424,29 +385,3 @@ class _Attending:
             self._hands.press("success")
         elif habits.labels and self._done.lost:
             self._hands.press("discard")
-
-
-class _Done:
-    """For how long the object has been where it belongs, by the person's eyes."""
-
-    def __init__(self, sight: Sight) -> None:
-        self._sight = sight
-        self._expert: Expert | None = None
-        self._since: float | None = None
-        self.lost = False
-        """Whether it was there and is not any more."""
-
-    def begin(self, expert: Expert) -> None:
-        self._expert, self._since, self.lost = expert, None, False
-
-    def held_s(self) -> float:
-        """Seconds for which it is there, 0 if it is not."""
-        assert self._expert is not None
-        point, target = self._expert.grasp_and_target(self._sight.sim)
-        if np.linalg.norm(point - target) > _NEAR:
-            self.lost |= self._since is not None
-            self._since = None
-            return 0.0
-        now = time.monotonic()
-        self._since = now if self._since is None else self._since
-        return now - self._since

@@ -1,5 +1,7 @@
 """What the scripted person holds on the page, and how it judges."""
 
+import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +9,19 @@ import mujoco
 import numpy as np
 import pytest
 
+from robot_rl.cli.compose import compose
+from robot_rl.cli.main import load_command
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
+from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.teleop.web.messages import Arm, View
 from robot_rl.rehearsal import person
-from robot_rl.rehearsal.person import Sight, _Done, _Hands
+from robot_rl.rehearsal.diary import Diary
+from robot_rl.rehearsal.person import Habits, Person, _Hands
+from robot_rl.rehearsal.sight import Done, Sight
+from robot_rl.rehearsal.workplace import ServedRobot, Terminal
+from tests.conftest import SMALL_BASE, RunCommand
 
 
 class RecordingPage:
@@ -75,7 +84,7 @@ def test_a_cube_that_is_high_enough_is_lifted(height: float, done: bool) -> None
     env.reset(seed=0)
     sim: Any = env.sim
     sight: Any = type("Sight", (), {"sim": sim})()
-    judge = _Done(sight)
+    judge = Done(sight)
     judge.begin(make_expert("Lift", noise=0.0, skill=1.0, rng=np.random.default_rng(0)))
     joint = sim.cube.joints[0]
     pose = sim.sim.data.get_joint_qpos(joint).copy()
@@ -91,3 +100,44 @@ def test_a_cube_that_is_high_enough_is_lifted(height: float, done: bool) -> None
     judge.held_s()
     assert judge.lost is done
     env.close()
+
+
+def stretch(address: str) -> None:
+    """Leave the arm in a posture from which it does not find the way home."""
+    with RobotClient(address, "test", role="operator") as robot:
+        robot.arm()
+        with robot.lease("script"):
+            end = time.monotonic() + 8
+            while time.monotonic() < end:
+                robot.command("cartesian_delta", [0.012, 0, 0.006, 0, 0, 0])
+                time.sleep(0.05)
+        robot.disarm()
+
+
+@pytest.mark.full
+def test_an_arm_that_does_not_find_the_way_home_is_disarmed_guided_and_armed(
+    tmp_path: Path, robot_rl: RunCommand
+) -> None:
+    task = ["task=lift_image", "task.image_size=[24,24]", "task.horizon=10", "task.control_freq=5"]
+    data, base = tmp_path / "data.zarr", tmp_path / "base"
+    robot_rl("collect", *task, "task.horizon=100", f"data={data}", "episodes=1", "noise=0")
+    small = (*SMALL_BASE, "method.steps=2", "threads=1", f"runs_dir={tmp_path}", "name=base")
+    robot_rl("train", *task, "method=bc", f"data={data}", "method.successes_only=false", *small)
+    address, diary = f"ipc://{tmp_path}/robot", Diary(tmp_path / "diary.jsonl")
+    served = [*task, f"surroundings={tmp_path / 'room'}", "lease_ms=1000"]
+    terminal = Terminal(tmp_path / "logs", diary, print)
+    robot = ServedRobot(served, address, tmp_path / "server.log", diary)
+    try:
+        stretch(address)
+        seen: TaskConfig = compose(load_command("robot"), task).task
+        with Person(seen, tmp_path / "room", terminal.find_page, Habits("watch"), diary, seed=0) as someone:
+            deploy = ["deploy", f"policy={base}", f"robot={address}", "episodes=1", "reset=operator"]
+            page = ["operator=web", "operator_device.port=0", f"out={tmp_path / 'deploy.json'}"]
+            terminal.run([*deploy, *page])
+        assert someone.error is None
+    finally:
+        robot.close()
+    assert "cannot begin yet" in terminal.output
+    assert "" in [line["refused"] for line in diary.lines("guided home")]
+    (episode,) = json.loads((tmp_path / "deploy.json").read_text())["episodes"]
+    assert episode["steps"] > 0

@@ -1,13 +1,17 @@
 """A day of minutes with everything that a long one has. It has to end, and to lose nothing."""
 
 import json
+import shlex
 import subprocess
+from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 from robot_rl.hardware.child_process import child_environment, command_line
 from tests.hardware.processes import ROOT
+from tests.test_tutorials import blocks, name_of
 
 SMALL = (
     "clean=false",
@@ -22,6 +26,13 @@ SMALL = (
     'rl=["method=residual_chunk","method.encoder=base","method.steps=200","method.warmup_steps=40",'
     '"checkpoint_every=40","method.batch_size=32","device=cpu"]',
 )
+
+
+def commands(lines: Iterable[str]) -> list[tuple[str, set[str]]]:
+    """Names of successive commands, and their options; a command that was typed again counts once."""
+    words = [shlex.split(line)[1:] for line in lines]
+    named = [(name_of(each), {word.partition("=")[0] for word in each if "=" in word}) for each in words]
+    return [(name, set.union(*(keys for _, keys in same))) for name, same in groupby(named, lambda x: x[0])]
 
 
 @pytest.mark.full
@@ -39,6 +50,13 @@ def test_a_day_survives_three_kills_and_loses_no_episode(tmp_path: Path) -> None
         figures = report[policy]
         assert figures["episodes"] == 2
         assert figures["interval"][0] <= figures["success"] <= figures["interval"][1]
+    diary = map(json.loads, (home / "diary.jsonl").read_text().splitlines())
+    typed = commands(line["command"] for line in diary if line["what"] == "command")
+    told = commands(
+        line for _, info, body in blocks("robot_day") if info == "robot" for line in body.splitlines()
+    )
+    assert [name for name, _ in told] == [name for name, _ in typed]
+    assert [keys - also for (_, keys), (_, also) in zip(told, typed, strict=True)] == [set()] * len(told)
     page = (home / "report.html").read_text()
     assert "deployed/tuned_00.html" in page
     assert (home / "deployed" / "tuned_00.html").is_file()
