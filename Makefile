@@ -16,7 +16,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 help:
 	@echo "make demo        set up, then the main job: demonstrations, base policy, RL, report (about 10 minutes with the set-up)"
-	@echo "make rehearsal   set up, then a whole day at a simulated robot, without a person (about 90 minutes)"
+	@echo "make rehearsal   set up, then a whole day at a simulated robot, without a person (about 100 minutes)"
 	@echo "make doctor      set up, then check this machine and suggest fixes"
 	@echo "make gpu-check   check and measure a GPU, without network, in 10 minutes; never run on one yet"
 	@echo "make test        set up, then lint and the test suite"

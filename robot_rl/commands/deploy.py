@@ -221,7 +221,7 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
         lookahead_ms=config.lookahead_ms,
         instruction=config.instruction,
         operator=operator,
-        stopper=connect(f"{config.name}_stop", "observer") if operator else None,
+        stopper=connect(f"{config.name}_stop", robot.role) if operator else None,
         wait_until_ready=person.ready(stop, say) if person else None,
         cases=cases,
         recording=_recording(config, networks, ended),

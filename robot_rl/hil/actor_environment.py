@@ -45,5 +45,8 @@ class SimActorEnvironment:
     def stop(self, reason: str) -> None:
         """Nothing to do: the simulation only moves in `step`."""
 
+    def disarm(self) -> None:
+        """Nothing to do: the simulation only moves in `step`."""
+
     def acknowledge(self) -> None:
         """Nothing to do: a simulation has no faults."""

@@ -199,7 +199,7 @@ class _EnvironmentBuilder:
         judge = self._judge(address, robot, person)
         env = RealArmEnv(robot, environment, prepare=prepare, judge=judge, frames=frames)
         turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
-        stopper = self._connect(address, f"{config.name}_stop", "observer")
+        stopper = self._connect(address, f"{config.name}_stop", robot.role)
         return SharedRobot(env, robot, stopper, MonotonicClock(), turns)
 
     def _ready(self, person: Person | None) -> WaitUntilReady:

@@ -137,9 +137,10 @@ class Person:
         return Readiness("the robot was disarmed: arm it" if self._disarmed else "", request)
 
     @contextmanager
-    def monitor_stop(self, stop: Callable[[], None]) -> Iterator[None]:
+    def monitor(self, stop: Callable[[], None], disarm: Callable[[], None]) -> Iterator[None]:
         done = threading.Event()
-        monitor = threading.Thread(target=self._monitor, args=(done, stop), name="operator", daemon=True)
+        arguments = done, stop, disarm
+        monitor = threading.Thread(target=self._monitor, args=arguments, name="operator", daemon=True)
         monitor.start()
         try:
             yield
@@ -147,7 +148,8 @@ class Person:
             done.set()
             monitor.join()
 
-    def _monitor(self, done: threading.Event, stop: Callable[[], None]) -> None:
+    def _monitor(self, done: threading.Event, stop: Callable[[], None], disarm: Callable[[], None]) -> None:
+        disarming = False
         while not done.wait(_POLL_S):
             # The keys of a terminal still stop the arm when its device is lost.
             sample = self._read()
@@ -161,9 +163,14 @@ class Person:
             if "begin" in marks:
                 self._ready.set()
             self._disarmed |= "disarm" in marks
+            if disarming := disarming or "disarm" in marks:
+                # Repeated as well: an arm that goes home must not go on.
+                with suppress(RobotError):
+                    disarm()
+                    disarming = False
 
     def ready(self, stop: Callable[[], bool], say: Callable[[str], None]) -> WaitUntilReady:
-        """Make a function that waits for the mark `begin`; for use within `monitor_stop`.
+        """Make a function that waits for the mark `begin`; for use within `monitor`.
 
         It raises `Stopped` if `stop` returns True or the person disarms, and `DeviceError` if the device is
         lost.

@@ -97,7 +97,7 @@ class ScriptedOperator:
         self.faults = []
         return Readiness()
 
-    def monitor_stop(self, stop: Callable[[], None]) -> AbstractContextManager[None]:
+    def monitor(self, stop: Callable[[], None], disarm: Callable[[], None]) -> AbstractContextManager[None]:
         return nullcontext()
 
     def read(self, now: int) -> OperatorInput:

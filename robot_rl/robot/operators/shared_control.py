@@ -61,6 +61,14 @@ class SharedEnvironment(Protocol):
         """Software e-stop; may be called from any thread."""
         ...
 
+    def disarm(self) -> None:
+        """Disarm the arm at once, also on its way home; may be called from any thread.
+
+        Raises:
+            RobotError: if the robot does not answer, or refuses.
+        """
+        ...
+
     def acknowledge(self) -> None:
         """Acknowledge the robot's fault, if there is one.
 
@@ -86,7 +94,7 @@ class SharedRobot:
         Args:
             env: environment of the robot.
             client: client that commands the robot.
-            stopper: client for `stop` from another thread; `client` if there is no such thread.
+            stopper: client for `stop` and `disarm` from another thread; `client` if there is no such thread.
             clock: clock of the environment.
             turns: turn taking with another program, if any.
         """
@@ -127,6 +135,9 @@ class SharedRobot:
 
     def stop(self, reason: str) -> None:
         self._stopper.stop(reason)
+
+    def disarm(self) -> None:
+        self._stopper.disarm()
 
     def acknowledge(self) -> None:
         state = self._client.sample()
@@ -211,7 +222,7 @@ class SharedControl:
                 elif readiness.request == "arm":
                     self._env.acknowledge()
                 if not (reason := readiness.blocked or self._env.blocked()):
-                    with self._operator.monitor_stop(self._stop):
+                    with self._operator.monitor(self._stop, self._env.disarm):
                         return self._env.reset(number, seed)
             except RobotError as error:
                 # A refusal, a late image, an arm that did not find home: the operator can help.
@@ -223,6 +234,8 @@ class SharedControl:
                 # The user ends the run, or the operator disarms, which `begin` reports.
                 continue
             if reason != reported:
+                if readiness.blocked:
+                    self._env.halt()
                 self._say(f"episode {number} cannot begin yet: {reason}")
                 reported = reason
             self._idle()

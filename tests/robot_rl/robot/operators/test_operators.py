@@ -34,6 +34,10 @@ from tests.hardware.processes import eventually
 TICK = 50 * MS
 
 
+def nothing() -> None:
+    """Neither stop nor disarm."""
+
+
 @pytest.fixture(scope="module")
 def can() -> Iterator[RobosuiteEnv]:
     env = make_env("can")
@@ -174,7 +178,7 @@ def test_a_device_whose_keys_go_on_is_lost_all_the_same(
 
 def test_keys_stop_the_arm_after_the_device_was_lost(person: Person, device: FakeDevice) -> None:
     stops: list[bool] = []
-    with person.monitor_stop(lambda: stops.append(True)):
+    with person.monitor(lambda: stops.append(True), nothing):
         device.unplugged = True
         eventually(lambda: person.lost, "it is noticed")
         device.set(False, marks=("stop",))
@@ -258,7 +262,7 @@ def test_a_stop_between_two_episodes_is_requested(person: Person, device: FakeDe
 
 def test_a_stop_works_while_the_scene_is_prepared(person: Person, device: FakeDevice) -> None:
     stopped = threading.Event()
-    with person.monitor_stop(stopped.set):
+    with person.monitor(stopped.set, nothing):
         assert not stopped.wait(0.1)
         device.set(False, marks=("stop",))
         assert stopped.wait(60)
@@ -274,7 +278,7 @@ def test_a_stop_that_the_robot_does_not_answer_is_repeated(person: Person, devic
         if once.wait(60) and len(attempts) < 3:
             raise NoAnswer("nothing came")
 
-    with person.monitor_stop(stop):
+    with person.monitor(stop, nothing):
         device.set(False, marks=("stop",))
         eventually(lambda: attempts, "a stop")
         device.set(False)
@@ -296,7 +300,7 @@ def test_an_unanswered_stop_is_requested_again(
     for request in (lambda: person.read(clock.now()).verdict, lambda: person.begin(1).request):
         person.begin(1)
         attempts.clear()
-        with person.monitor_stop(stop):
+        with person.monitor(stop, nothing):
             device.set(False, marks=("stop",))
             assert attempts.wait(60)
             device.set(False)
@@ -305,21 +309,31 @@ def test_an_unanswered_stop_is_requested_again(
         assert person.begin(1).request == ""
 
 
-def test_disarming_while_the_scene_is_prepared_discards_the_episode(
+def test_disarming_while_the_scene_is_prepared_disarms_at_once_and_discards_the_episode(
     person: Person, device: FakeDevice, clock: SteppedClock
 ) -> None:
-    with person.monitor_stop(lambda: None):
+    attempts = []
+
+    def disarm() -> None:
+        attempts.append("disarm")
+        if len(attempts) < 3:
+            raise NoAnswer("nothing came")
+
+    with person.monitor(nothing, disarm):
         device.set(False, marks=("disarm",))
-        eventually(lambda: person._disarmed, "disarmed")
+        eventually(lambda: attempts, "it is disarmed")
         device.set(False)
+        eventually(lambda: len(attempts) == 3, "an answer")
+        time.sleep(0.1)
+    assert len(attempts) == 3
     assert person.read(clock.now()).verdict == "discard"
     assert "disarmed" in person.begin(1).blocked
 
 
 def test_the_operator_confirms_that_the_scene_is_prepared(person: Person, device: FakeDevice) -> None:
-    stop, lines = threading.Event(), []
+    stop, lines = threading.Event(), list[str]()
     wait_until_ready = person.ready(stop.is_set, lines.append)
-    with person.monitor_stop(lambda: None):
+    with person.monitor(nothing, nothing):
         threading.Timer(0.2, device.set, (False,), {"marks": ("begin",)}).start()
         wait_until_ready(3)
         device.set(False)
