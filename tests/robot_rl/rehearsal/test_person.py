@@ -1,18 +1,15 @@
-"""What the scripted person holds on the page, and how it judges."""
+"""What the scripted person holds on the page, and how it helps an arm that does not get home."""
 
 import json
 import time
 from pathlib import Path
 from typing import Any
 
-import mujoco
 import numpy as np
 import pytest
 
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
-from robot_rl.envs.experts import make_expert
-from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import NotAtHome
@@ -20,7 +17,7 @@ from robot_rl.hardware.teleop.web.messages import Arm, View
 from robot_rl.rehearsal import person
 from robot_rl.rehearsal.diary import Diary
 from robot_rl.rehearsal.person import Habits, Person, _Hands
-from robot_rl.rehearsal.sight import Done, Sight
+from robot_rl.rehearsal.sight import Sight
 from robot_rl.rehearsal.workplace import ServedRobot, Terminal
 from tests.conftest import SMALL_BASE, RunCommand
 
@@ -63,44 +60,6 @@ def test_an_opening_that_a_takeover_begins_with_is_sent_once_the_person_drives(
     hands.send(view("human"))
     # With the press, the opening is the one that the gripper keeps.
     assert page.grippers == [None, 1.0]
-
-
-def test_an_arm_whose_hand_is_at_home_in_another_posture_is_not_at_home(tmp_path: Path) -> None:
-    sight = Sight(TaskConfig(env="Lift"), tmp_path)
-    try:
-        assert sight.at_home
-        model, data = sight.sim.sim.model._model, sight.sim.sim.data._data
-        last = sight.sim.robots[0]._ref_joint_pos_indexes[-1]
-        data.qpos[last] += 0.5  # turns the hand about its own axis
-        mujoco.mj_forward(model, data)
-        assert not sight.outside
-        assert not sight.at_home
-    finally:
-        sight.close()
-
-
-@pytest.mark.parametrize(("height", "done"), [(0.0, False), (0.05, False), (0.08, True), (0.2, True)])
-def test_a_cube_that_is_high_enough_is_lifted(height: float, done: bool) -> None:
-    env = RobosuiteEnv(TaskConfig(env="Lift"))
-    env.reset(seed=0)
-    sim: Any = env.sim
-    sight: Any = type("Sight", (), {"sim": sim})()
-    judge = Done(sight)
-    judge.begin(make_expert("Lift", noise=0.0, skill=1.0, rng=np.random.default_rng(0)))
-    joint = sim.cube.joints[0]
-    pose = sim.sim.data.get_joint_qpos(joint).copy()
-
-    def put(z: float) -> None:
-        sim.sim.data.set_joint_qpos(joint, [*pose[:2], sim.table_offset[2] + z, *pose[3:]])
-        sim.sim.forward()
-
-    put(height)
-    judge.held_s()
-    assert (judge.held_s() > 0) is done
-    put(0.0)
-    judge.held_s()
-    assert judge.lost is done
-    env.close()
 
 
 def stretch(address: str) -> None:
