@@ -42,7 +42,7 @@ class Plan:
     """Options that choose the task, for all commands."""
     robot: list[str] = field(default_factory=list)
     """Further options of `robot-rl robot`."""
-    demonstrations: int = 3
+    demonstrations: int = 2
     """Number of successful demonstrations; failed ones are kept, too."""
     noise: float = 0.3
     """Noise of the operator's motions."""
