@@ -40,8 +40,8 @@ class Readiness:
 
     blocked: str = ""
     """Reason why it cannot begin yet, "" if it can."""
-    request: Literal["", "stop", "arm"] = ""
-    """`stop` requests the software e-stop; `arm` acknowledges a fault and arms."""
+    request: Literal["", "stop", "arm", "disarm"] = ""
+    """`stop` requests the software e-stop; `arm` acknowledges a fault and arms; `disarm` disarms."""
 
 
 class Operator(Protocol):

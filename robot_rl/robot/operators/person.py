@@ -127,8 +127,10 @@ class Person:
         stop, self._stop_pending = self._stop_pending or "stop" in marks, False
         # The last one counts.
         asked = next((mark for mark in reversed(marks) if mark in ("arm", "disarm")), "")
-        request: Literal["", "stop", "arm"] = "stop" if stop else "arm" if asked == "arm" else ""
-        self._disarmed = (self._disarmed or "disarm" in marks) and request != "arm"
+        arm = asked == "arm" and not stop
+        self._disarmed = (self._disarmed or "disarm" in marks) and not arm
+        request: Literal["", "stop", "arm", "disarm"]
+        request = "stop" if stop else "arm" if arm else "disarm" if self._disarmed else ""
         if clutch_input(self._usable(sample), self._clock.now()) not in (
             ClutchInput.PRESSED,
             ClutchInput.OPEN,

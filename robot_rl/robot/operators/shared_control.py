@@ -234,7 +234,7 @@ class SharedControl:
                 # The user ends the run, or the operator disarms, which `begin` reports.
                 continue
             if reason != reported:
-                if readiness.blocked:
+                if readiness.request == "disarm":
                     self._env.halt()
                 self._say(f"episode {number} cannot begin yet: {reason}")
                 reported = reason

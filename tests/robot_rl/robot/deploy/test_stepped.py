@@ -37,6 +37,7 @@ from robot_rl.robot.deploy.deployment import check_robot_fits, deploy
 from robot_rl.robot.deploy.recording import EpisodeRecording
 from robot_rl.robot.deploy.resets import scene_reset
 from robot_rl.robot.deploy.results import DeploymentResults
+from robot_rl.robot.deploy.terminal import Stopped
 from robot_rl.robot.operators.operator import NoOperator, Operator, OperatorInput, Outcome, Readiness
 from robot_rl.robot.operators.shared_control import SharedControl, SharedRobot
 from robot_rl.robot.takeover import Cue
@@ -502,6 +503,37 @@ def test_an_operator_ends_an_episode_with_the_arm_at_rest(
     assert (episode.steps, episode.interrupted, episode.success) == (3, interrupted, False)
     assert operator.outcomes == [episode.outcome] == [outcome]
     assert rig.mode() is (Mode.FAULT if interrupted == "stop" else Mode.IDLE)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "mode"),
+    [
+        (Readiness("the robot was disarmed: arm it", request="disarm"), Mode.IDLE),
+        (Readiness("no samples from the device"), Mode.ARMED),
+    ],
+)
+def test_between_episodes_an_operator_disarms_the_arm_only_by_asking_for_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, blocks: Readiness, mode: Mode
+) -> None:
+    """Another program may have the arm meanwhile."""
+    begun = iter([Readiness()])
+    operator = NoOperator()
+    monkeypatch.setattr(operator, "begin", lambda number: next(begun, blocks))
+
+    def lost(number: int) -> None:
+        rig.client.arm()
+        raise NotAtHome("stretched")
+
+    monkeypatch.setattr(rig.client, "reset_scene", lost)
+    modes: list[Mode] = []
+
+    def stop() -> bool:
+        modes.append(rig.mode())
+        return len(modes) > 4
+
+    with pytest.raises(Stopped):
+        rig.controller(operator=operator, stop=stop).run(0, 0)
+    assert modes[-1] is mode
 
 
 def test_a_policy_that_decides_too_slowly_is_refused_before_anything_moves(

@@ -250,7 +250,7 @@ def test_of_arming_and_disarming_between_two_episodes_the_last_counts(
 ) -> None:
     device.set(False, marks=("arm", "disarm"))
     found = person.begin(1)
-    assert (found.request, "disarmed" in found.blocked) == ("", True)
+    assert (found.request, "disarmed" in found.blocked) == ("disarm", True)
     device.set(False, marks=("disarm", "arm"))
     assert person.begin(1) == Readiness(request="arm")
 
