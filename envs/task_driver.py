@@ -15,7 +15,7 @@ from robot_rl.envs.scene_state import SCENE, SceneState
 from robot_rl.envs.task import TaskConfig, without_cameras
 from robot_rl.envs.task_gripper import TaskGripper
 from robot_rl.envs.task_robot import InBase, driven_control, matrix_of, quaternion_of, robot_spec
-from robot_rl.hardware.cameras.feed import WorldState
+from robot_rl.hardware.cameras.simulated_scene import WorldState
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.drivers.driver import Array, DriverError, Measurement, Pose
 from robot_rl.hardware.spec import RobotSpec

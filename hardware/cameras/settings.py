@@ -37,7 +37,7 @@ class Sim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True,
     scene: str
     """Path of the MJCF file or binary model (`.mjb`)."""
     feed: str
-    """Endpoint where the simulated arm publishes the scene's state (`feed.py`)."""
+    """Endpoint where the simulated arm publishes the scene's state (`simulated_scene.py`)."""
     drawing: Factory = "robot_rl.hardware.cameras.sim:Plain"
     """Renderer factory: called with model, data, camera name, height and width; returns a `SceneRenderer`."""
 

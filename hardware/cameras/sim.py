@@ -12,8 +12,8 @@ import zmq
 from numpy.typing import NDArray
 
 from robot_rl.hardware.cameras.device import CameraError, RawFrame, WrongCamera
-from robot_rl.hardware.cameras.feed import RenderState, RenderView
 from robot_rl.hardware.cameras.settings import Sim
+from robot_rl.hardware.cameras.simulated_scene import RenderState, RenderView
 from robot_rl.hardware.spec import CameraSpec
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from robot_rl.hardware.core import rotation
+from robot_rl.hardware.core.jerk_limited import MotionState, Profile, at_rest
 from robot_rl.hardware.core.motion import PLANNED_TOLERANCE, Box, Limiter, Move, remaining_velocity
-from robot_rl.hardware.core.profile import MotionState, Profile, at_rest
 from robot_rl.hardware.drivers.driver import Array, Kinematics, Measurement, Pose
 from robot_rl.hardware.spec import RobotSpec
 

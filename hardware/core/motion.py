@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from operator import le
 from typing import Generic, TypeVar
 
-from robot_rl.hardware.core.profile import MotionState
+from robot_rl.hardware.core.jerk_limited import MotionState
 from robot_rl.hardware.drivers.driver import Array, Measurement, Pose
 
 Target = TypeVar("Target", bound=Array | Pose)

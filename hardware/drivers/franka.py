@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from robot_rl.hardware.clock import Clock
-from robot_rl.hardware.drivers.chains import chain_kinematics, check_tool
+from robot_rl.hardware.drivers.dh_kinematics import chain_kinematics, check_tool
 from robot_rl.hardware.drivers.driver import Array, DriverError, Measurement, Pose, needed
 from robot_rl.hardware.drivers.franka_gripper import FrankaGripper
 from robot_rl.hardware.drivers.franka_link import FrankaLink, FrankaOptions

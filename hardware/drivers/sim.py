@@ -7,7 +7,7 @@ import msgspec
 import mujoco
 import numpy as np
 
-from robot_rl.hardware.cameras.feed import WorldState
+from robot_rl.hardware.cameras.simulated_scene import WorldState
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.drivers.driver import Array, DriverError, Measurement, Pose
 from robot_rl.hardware.drivers.models import (

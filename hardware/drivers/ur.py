@@ -10,7 +10,7 @@ import numpy as np
 
 from robot_rl.hardware.clock import Clock
 from robot_rl.hardware.core import rotation
-from robot_rl.hardware.drivers.chains import CHAINS, chain_kinematics, check_tool
+from robot_rl.hardware.drivers.dh_kinematics import CHAINS, chain_kinematics, check_tool
 from robot_rl.hardware.drivers.driver import Array, DriverError, Measurement, Pose, needed
 from robot_rl.hardware.drivers.joint_arm import JointArm
 from robot_rl.hardware.drivers.ur_client import UrClient

@@ -11,7 +11,7 @@ class UrOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     host: str
     """Host name or address of the controller."""
     arm: str
-    """One of `robot_rl.hardware.drivers.chains.CHAINS`."""
+    """One of `robot_rl.hardware.drivers.dh_kinematics.CHAINS`."""
     tool: tuple[float, float, float, float, float, float, float]
     """Tool point in the flange frame, m and quaternion xyzw; also set in the arm."""
     lookahead: float = 0.1

@@ -14,7 +14,7 @@ from robot_rl.cli.progress import progress
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.playback import play, playback_env
-from robot_rl.data.retrace import approach_seconds, motion_of, report_lines, retrace
+from robot_rl.data.replay_on_robot import approach_seconds, motion_of, report_lines, retrace
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robot_rl.data.cases import write_cases
 from robot_rl.data.dataset import Dataset
+from robot_rl.data.failure_cases import write_cases
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError, mistakes
 from robot_rl.evaluation.initial_states import (

@@ -11,8 +11,8 @@ from robot_rl.assets import asset_path
 from robot_rl.cli.user_files import find_file, own_files
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError, nearest
-from robot_rl.hardware.cameras.feed import SimCameras
 from robot_rl.hardware.cameras.settings import CameraSettings
+from robot_rl.hardware.cameras.simulated_scene import SimCameras
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.drivers import make_driver
 from robot_rl.hardware.drivers.driver import Driver

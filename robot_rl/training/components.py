@@ -45,6 +45,7 @@ from robot_rl.policies.nets.encoder import FEATURE_FLOOR, FEATURES, ObservationE
 from robot_rl.policies.store import fingerprint
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.remote_base import RemoteBase
+from robot_rl.training.build_imagination import build_imagination
 from robot_rl.training.context import (
     RunBase,
     Source,
@@ -54,7 +55,6 @@ from robot_rl.training.context import (
     trained_base,
 )
 from robot_rl.training.rollout_buffer import RolloutBuffer
-from robot_rl.training.world_model import build_imagination
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from robot_rl.cli.compose import load_group
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.task_driver import RENDERER_FACTORY, TaskDriver
-from robot_rl.hardware.cameras.feed import SimCameras
 from robot_rl.hardware.cameras.sim import SimCamera
+from robot_rl.hardware.cameras.simulated_scene import SimCameras
 from robot_rl.hardware.clock import MS, SteppedClock
 
 PATIENCE = 60.0

@@ -22,8 +22,8 @@ import msgspec
 
 import robot_rl.hardware.server
 from robot_rl.hardware.cameras.camera_set import CameraSet
-from robot_rl.hardware.cameras.feed import SimCameras
 from robot_rl.hardware.cameras.settings import CameraSettings
+from robot_rl.hardware.cameras.simulated_scene import SimCameras
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.core.core import CoreSettings
 from robot_rl.hardware.drivers.driver import Driver, Gripper, Measurement

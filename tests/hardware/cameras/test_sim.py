@@ -9,9 +9,9 @@ import pytest
 import zmq
 
 from robot_rl.hardware.cameras.device import CameraError, RawFrame, WrongCamera
-from robot_rl.hardware.cameras.feed import RenderFeed
 from robot_rl.hardware.cameras.settings import Sim
 from robot_rl.hardware.cameras.sim import SimCamera
+from robot_rl.hardware.cameras.simulated_scene import RenderFeed
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.drivers.sim import make
 from robot_rl.hardware.robot_file import load_robot

@@ -15,8 +15,8 @@ import zmq
 from scipy.ndimage import shift
 
 from robot_rl.hardware.cameras.device import RawFrame
-from robot_rl.hardware.cameras.feed import RenderView, SimCameras
 from robot_rl.hardware.cameras.settings import CameraSettings, Custom, Sim
+from robot_rl.hardware.cameras.simulated_scene import RenderView, SimCameras
 from robot_rl.hardware.clock import MS, MonotonicClock
 from robot_rl.hardware.core.core import CoreSettings
 from robot_rl.hardware.protocol.clock_sync import boot_id

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from robot_rl.cli.main import main
-from robot_rl.data.cases import write_cases
+from robot_rl.data.failure_cases import write_cases
 from robot_rl.robot.deploy.cases import read_cases, show_case
 from tests.robot_rl.data.small_dataset import write
 

@@ -15,7 +15,7 @@ import pytest
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.raw.derive import DeriveConfig, derive
-from robot_rl.data.retrace import motion_of
+from robot_rl.data.replay_on_robot import motion_of
 from robot_rl.hardware.protocol.messages import Mode
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
