@@ -5,7 +5,7 @@ q(z | state, actions), kept close to N(0, I), so that it need not average over d
 task. At inference z = 0: the policy has no noise that RL could steer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -50,20 +50,17 @@ class ACTPolicy(ImitationPolicy):
     config: ACTConfig
     takes_noise = False
 
-    def __init__(
-        self,
-        config: ACTConfig,
-        state_size: int,
-        action_size: int,
-        cameras: Sequence[str] = (),
-        image_size: Sequence[int] | None = None,
-    ) -> None:
-        super().__init__(config, state_size, action_size, cameras, image_size)
+    def _check_config(self) -> None:
+        super()._check_config()
+        config = self.config
         check_positive(config, "width", "heads", "layers", "latent_size")
         if config.width % config.heads:
             raise ValueError(f"width is {config.width}; it must be a multiple of heads, {config.heads}")
-        self.posterior = Posterior(config, state_size, action_size)
-        self.decoder = ChunkDecoder(config, self.frame_size, action_size)
+
+    def _build_networks(self) -> None:
+        action_size = self.spec.action_size
+        self.posterior = Posterior(self.config, self.spec.state_size, action_size)
+        self.decoder = ChunkDecoder(self.config, self.frame_size, action_size)
 
     def draw(self, batch: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         return {"style": torch.randn((batch, self.config.latent_size), generator=generator)}

@@ -10,7 +10,7 @@ x_0 from eps would divide its error by that. Inference starts at the given noise
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
@@ -50,24 +50,21 @@ class DiffusionPolicy(GenerativePolicy):
 
     config: DiffusionConfig
 
-    def __init__(
-        self,
-        config: DiffusionConfig,
-        state_size: int,
-        action_size: int,
-        cameras: Sequence[str] = (),
-        image_size: Sequence[int] | None = None,
-    ) -> None:
-        super().__init__(config, state_size, action_size, cameras, image_size)
+    def _check_config(self) -> None:
+        super()._check_config()
+        config = self.config
         check_positive(config, "train_steps", "inference_steps")
         if config.inference_steps > config.train_steps:
             raise ValueError(
                 f"inference_steps is {config.inference_steps}; it must not exceed train_steps, "
                 f"{config.train_steps}"
             )
-        timesteps = ddim_timesteps(config)
+
+    def _build_networks(self) -> None:
+        super()._build_networks()
+        timesteps = ddim_timesteps(self.config)
         self.register_buffer("timesteps", timesteps, persistent=False)
-        self._ddim_coefficients = ddim_coefficients(cosine_abar(config.train_steps)[timesteps])
+        self._ddim_coefficients = ddim_coefficients(cosine_abar(self.config.train_steps)[timesteps])
 
     def _draw_times(self, batch: int, generator: torch.Generator | None) -> Tensor:
         return torch.randint(self.config.train_steps, (batch,), generator=generator)

@@ -16,7 +16,7 @@ to the velocity. The weights W are 1 for the d committed actions and fall to 0 w
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,17 +53,13 @@ class FlowPolicy(GenerativePolicy):
 
     config: FlowConfig
 
-    def __init__(
-        self,
-        config: FlowConfig,
-        state_size: int,
-        action_size: int,
-        cameras: Sequence[str] = (),
-        image_size: Sequence[int] | None = None,
-    ) -> None:
-        super().__init__(config, state_size, action_size, cameras, image_size)
-        check_positive(config, "inference_steps")
-        steps = torch.arange(config.inference_steps) / config.inference_steps
+    def _check_config(self) -> None:
+        super()._check_config()
+        check_positive(self.config, "inference_steps")
+
+    def _build_networks(self) -> None:
+        super()._build_networks()
+        steps = torch.arange(self.config.inference_steps) / self.config.inference_steps
         self.register_buffer("timesteps", TIME_SCALE * steps, persistent=False)
 
     def _draw_times(self, batch: int, generator: torch.Generator | None) -> Tensor:

@@ -5,7 +5,7 @@ initial noise, so the noise determines the chunk and RL can steer it.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -52,22 +52,19 @@ class GenerativePolicy(ImitationPolicy):
     timesteps: Tensor
     """Times [K] at which inference evaluates the network, in order."""
 
-    def __init__(
-        self,
-        config: GenerativeConfig,
-        state_size: int,
-        action_size: int,
-        cameras: Sequence[str] = (),
-        image_size: Sequence[int] | None = None,
-    ) -> None:
-        super().__init__(config, state_size, action_size, cameras, image_size)
+    def _check_config(self) -> None:
+        super()._check_config()
+        config = self.config
         check_positive(config, "width", "depth")
         if not 0 <= config.max_prefix < config.horizon:
             raise ValueError(
                 f"max_prefix is {config.max_prefix}; it must be less than horizon, {config.horizon}, or 0"
             )
-        committed = config.max_prefix * (1 + action_size)
-        self.denoiser = _build_denoiser(config, config.obs_steps * self.frame_size + committed, action_size)
+
+    def _build_networks(self) -> None:
+        action_size = self.spec.action_size
+        committed = self.config.max_prefix * (1 + action_size)
+        self.denoiser = _build_denoiser(self.config, self.feature_size + committed, action_size)
 
     @abstractmethod
     def _draw_times(self, batch: int, generator: torch.Generator | None) -> Tensor:

@@ -73,9 +73,6 @@ class ImitationPolicy(BasePolicy):
         image_size: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
-        check_positive(config, "horizon", "execute", "obs_steps")
-        if config.execute > config.horizon:
-            raise ValueError(f"execute is {config.execute}; it must not exceed horizon, {config.horizon}")
         self.config = config
         self.spec = BaseSpec(
             state_size=state_size,
@@ -89,10 +86,22 @@ class ImitationPolicy(BasePolicy):
             image_size=checked_image_size(image_size) if cameras else None,
             instruction=self.takes_instruction,
         )
+        self._check_config()
         self.state_normalizer = Normalizer(state_size)
         self.action_normalizer = Normalizer(action_size)
         self.vision, self.frame_size = self._build_vision(image_size)
         """Encoders of the images, and size F of the encoded observation of one step."""
+        self._build_networks()
+
+    def _check_config(self) -> None:
+        """Check the configuration; raises ValueError if it is invalid."""
+        config = self.config
+        check_positive(config, "horizon", "execute", "obs_steps")
+        if config.execute > config.horizon:
+            raise ValueError(f"execute is {config.execute}; it must not exceed horizon, {config.horizon}")
+
+    def _build_networks(self) -> None:
+        """Build the networks behind the encoders."""
 
     @classmethod
     def for_instructions(cls, config: ImitationConfig, instructions: Iterable[str]) -> ImitationConfig:

@@ -69,14 +69,9 @@ class VLAPolicy(FlowPolicy):
     config: VLAConfig
     takes_instruction = True
 
-    def __init__(
-        self,
-        config: VLAConfig,
-        state_size: int,
-        action_size: int,
-        cameras: Sequence[str] = (),
-        image_size: Sequence[int] | None = None,
-    ) -> None:
+    def _check_config(self) -> None:
+        super()._check_config()
+        config = self.config
         check_positive(config, "tokens_width", "heads", "layers")
         if not config.channels or min(config.channels) < 8:
             raise ValueError(f"channels is {config.channels}; give one number of at least 8 for each stage")
@@ -84,16 +79,18 @@ class VLAPolicy(FlowPolicy):
             raise ValueError(
                 f"tokens_width is {config.tokens_width}; it must be a multiple of heads, {config.heads}"
             )
-        if not cameras:
+        if not self.spec.cameras:
             raise ValueError("base=vla needs images: add task.cameras=[…] and collect the data with them")
-        super().__init__(config, state_size, action_size, cameras, image_size)
-        width = config.tokens_width
+
+    def _build_networks(self) -> None:
+        super()._build_networks()
+        config, width = self.config, self.config.tokens_width
         self._tokenizer = Tokenizer(config.words)
         self.sentence = SentenceEncoder(len(config.words), width, config.heads)
-        self.from_state = nn.Linear(state_size, width)
+        self.from_state = nn.Linear(self.spec.state_size, width)
         # The action token first, then instruction, proprioception and cameras.
         self.action_token = nn.Parameter(0.02 * torch.randn(width))
-        self.kinds = nn.Parameter(0.02 * torch.randn(2 + len(cameras), width))
+        self.kinds = nn.Parameter(0.02 * torch.randn(2 + len(self.spec.cameras), width))
         layer = nn.TransformerEncoderLayer(
             width, config.heads, 4 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
         )
