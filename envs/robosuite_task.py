@@ -15,6 +15,7 @@ from robosuite.environments.base import REGISTERED_ENVS
 from robosuite.environments.manipulation.two_arm_env import TwoArmEnv
 from robosuite.robots import ROBOT_CLASS_MAPPING
 
+from robot_rl.envs.current_sensors import use_current_sensors
 from robot_rl.envs.external.simulators import simulator_of
 from robot_rl.envs.instruction import encode_instruction
 from robot_rl.envs.language_scenes import LANGUAGE_SCENES
@@ -80,6 +81,7 @@ def make_sim(task: TaskConfig) -> tuple[Any, TaskConfig]:
             f"task {task.name!r}: {task.env} draws another object in each episode, and with it what is "
             "observed; choose the environment of one object, as PickPlaceCan or NutAssemblySquare"
         )
+    use_current_sensors(sim)
     _use_sparse_reward(sim)
     keys = list(task.state_keys) or list(_default_state_keys(sim))
     return sim, replace(task, horizon=task.horizon or int(sim.horizon), state_keys=keys)

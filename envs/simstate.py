@@ -15,6 +15,8 @@ import mujoco
 import numpy as np
 from robosuite.environments.manipulation.wipe import Wipe
 
+from robot_rl.envs.current_sensors import observe_start
+
 _PHYSICS = mujoco.mjtState.mjSTATE_INTEGRATION
 
 
@@ -67,6 +69,8 @@ def restore(sim: Any, state: np.ndarray) -> None:
     mujoco.mj_setState(model, data, state[:size], _PHYSICS)
     mujoco.mj_forward(model, data)
     mujoco.mj_setState(model, data, state[:size], _PHYSICS)
+    if sim.timestep == 0:
+        observe_start(sim)
     _render_images(sim)
 
 

@@ -14,7 +14,8 @@ from robosuite import macros
 from robosuite.environments.base import MujocoEnv
 from robosuite.utils.observables import NO_CORRUPTION, NO_DELAY, NO_FILTER, Observable
 
-from robot_rl.envs.compiled.sensors import Sensor, fast_sensor
+from robot_rl.envs.compiled.sensors import fast_sensor
+from robot_rl.envs.current_sensors import RecordingCache, Sensor
 
 
 class Sampler:
@@ -196,31 +197,6 @@ def observations(env: MujocoEnv) -> "OrderedDict[str, np.ndarray]":
     return values
 
 
-class _RecordingCache(dict):
-    """An observation cache that records the keys that a sensor reads and writes."""
-
-    def __init__(self, cache: dict) -> None:
-        super().__init__(cache)
-        self.read: set[str] = set()
-        self.written: set[str] = set()
-
-    def __contains__(self, key: object) -> bool:
-        self.read.add(str(key))
-        return super().__contains__(key)
-
-    def __getitem__(self, key: str) -> object:
-        self.read.add(key)
-        return super().__getitem__(key)
-
-    def get(self, key: str, default: object = None) -> object:
-        self.read.add(key)
-        return super().get(key, default)
-
-    def __setitem__(self, key: str, value: object) -> None:
-        self.written.add(key)
-        super().__setitem__(key, value)
-
-
 def observe_only(env: MujocoEnv, names: Iterable[str]) -> None:
     """Disables all observables except these and those that they are computed from.
 
@@ -245,7 +221,7 @@ def observe_only(env: MujocoEnv, names: Iterable[str]) -> None:
     reads: dict[str, set[str]] = {}
     makers: dict[str, set[str]] = {name: {name} for name in observables}
     for name, observable in observables.items():
-        cache = _RecordingCache(env._obs_cache)
+        cache = RecordingCache(env._obs_cache)
         observable._sensor(cache)
         reads[name] = cache.read
         for key in cache.written:

@@ -14,9 +14,9 @@ from robosuite.utils import transform_utils as T
 from robosuite.utils.binding_utils import MjSim
 
 from robot_rl.envs.compiled.arithmetic import inverse, relative
+from robot_rl.envs.current_sensors import CurrentSensor, Sensor
 
 Cache = dict[str, Any]
-Sensor = Callable[[Cache], Any]
 
 _XYZW: Final = np.array([1, 2, 3, 0])
 
@@ -41,6 +41,8 @@ def fast_sensor(sensor: Sensor, sim: MjSim, cache: Cache) -> Sensor | None:
     Returns:
         None if there is no replacement.
     """
+    if isinstance(sensor, CurrentSensor):
+        return _current(sensor, sim, cache)
     module, name = (getattr(sensor, attribute, "") for attribute in ("__module__", "__qualname__"))
     make = _MAKERS.get(name) if module.startswith("robosuite.") else None
     if make is None:
@@ -53,6 +55,18 @@ def fast_sensor(sensor: Sensor, sim: MjSim, cache: Cache) -> Sensor | None:
     if expected.dtype != got.dtype or not np.array_equal(expected, got):
         return None
     return fast
+
+
+def _current(original: CurrentSensor, sim: MjSim, cache: Cache) -> Sensor:
+    reads = {name: fast_sensor(read, sim, cache) or read for name, read in original.reads.items()}
+    sensor = fast_sensor(original.sensor, sim, cache) or original.sensor
+
+    def sense(cache: Cache) -> Any:
+        for name, read in reads.items():
+            cache[name] = np.array(read(cache))
+        return sensor(cache)
+
+    return sense
 
 
 def _joints(attribute: str, indices: str) -> Callable[[_Original], Sensor]:

@@ -1,0 +1,46 @@
+"""What is observed of objects is of the same moment as what is observed of the hand."""
+
+import numpy as np
+import pytest
+from scipy.spatial.transform import Rotation
+
+from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.evaluation.initial_states import load_states
+from robot_rl.factory import make_env
+
+OBJECTS = {"can": "Can", "square": "SquareNut"}
+
+
+def difference(env: RobosuiteEnv, state: np.ndarray, name: str) -> float:
+    """Of an object's observed position in the hand's frame from that computed from both poses, m."""
+    spec = env.observation_spec
+    ends = np.cumsum(spec.state_dims)
+    parts = dict(zip(spec.state_keys, np.split(state, ends[:-1]), strict=True))
+    hand = Rotation.from_quat(parts["robot0_eef_quat"])
+    expected = hand.inv().apply(parts[f"{name}_pos"] - parts["robot0_eef_pos"])
+    return float(np.abs(expected - parts[f"{name}_to_robot0_eef_pos"]).max())
+
+
+@pytest.mark.parametrize("task", OBJECTS)
+def test_an_objects_pose_in_the_hands_frame_is_that_of_its_observed_pose(task: str) -> None:
+    """robosuite 1.5 computes it from the object's pose one step before, and from none after a reset."""
+    env, name, rng = make_env(task), OBJECTS[task], np.random.default_rng(0)
+    try:
+        seen = [env.reset(seed=0)[0]]
+        seen += [env.step(rng.uniform(-1, 1, 7).astype(np.float32))[0] for _ in range(30)]
+        seen.append(env.reset(seed=1)[0])
+        assert max(difference(env, obs["state"], name) for obs in seen) < 1e-6
+    finally:
+        env.close()
+
+
+@pytest.mark.parametrize("task", OBJECTS)
+def test_so_it_is_at_saved_starts_of_earlier_versions(task: str) -> None:
+    env = make_env(task)
+    try:
+        obs, _ = env.reset(seed=0, options={"state": load_states(env).states[0]})
+        assert difference(env, obs["state"], OBJECTS[task]) < 1e-6
+        again = env.set_state(env.get_state())
+        np.testing.assert_array_equal(again["state"], obs["state"])
+    finally:
+        env.close()
