@@ -37,7 +37,7 @@ def check_appearance(task: TaskConfig) -> None:
 class RandomAppearance:
     """The appearance of an episode, drawn from a number that is the last value of the saved state.
 
-    A state without this number, of the same task without `task.randomize`, has an appearance of its own:
+    A state without this number, of the same task without `task.randomize`, has its own appearance:
     that of a number computed from the state.
     """
 

@@ -148,7 +148,7 @@ class ThreadVectorEnv(RobosuiteVectorEnv):
     One thread runs the Python of all environments, the others run their physics, see `WorkerPool`. With
     images every thread steps whole environments, since rendering takes longest. One thread steps all
     without a compiled control loop, since threads would compete for the GIL, and if robosuite renders
-    images itself, since its GL contexts are bound to a thread. Environments in processes of their own
+    images itself, since its GL contexts are bound to a thread. Environments in their own processes
     (`ExternalEnv`) are each stepped by a thread, which waits.
 
     Args:

@@ -46,7 +46,7 @@ def make_vector_env(
 
     They run in threads. If the control loop cannot be compiled, it would block other threads, so they run in
     processes, each of which loads robosuite. The results are the same. Each of another
-    simulator runs in a process of its own, and threads step them.
+    simulator runs in its own process, and threads step them.
     """
     config = load_group("task", task, TaskConfig) if isinstance(task, str) else task
     if kind is RobosuiteEnv and simulator_of(config.env):

@@ -84,12 +84,12 @@ def _imported(path: Path) -> Iterator[str]:
 
 def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    # What only a benchmark compares with, and what only a cluster needs, is an extra of its own.
+    # What only a benchmark compares with, and what only a cluster needs, is a separate extra.
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *extras["bench"], *extras["ray"], *extras["accelerate"]]
     # Whoever asks for another tracker installs it.
     declared = {canonicalize_name(Requirement(line).name) for line in lines} | set(TRACKERS)
-    # Programs for interpreters of their own import them (robot_rl/policy_server/lerobot_worker.py,
+    # Programs for other interpreters import them (robot_rl/policy_server/lerobot_worker.py,
     # envs/external/).
     declared |= {"lerobot", "libero", "msgpack"}
     distributions = packages_distributions()

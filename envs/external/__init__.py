@@ -1,1 +1,1 @@
-"""Environments of other simulators, which run in processes with interpreters of their own."""
+"""Environments of other simulators, which run in processes with their own interpreters."""

@@ -47,7 +47,7 @@ class ExternalEnv(gym.Env[Observation, np.ndarray]):
     """A task of another simulator. The reward is 1 at success, which ends the episode, and 0 otherwise.
 
     Observations, actions, `reset`, `step` and `info` are those of `RobosuiteEnv`. The simulation runs in a
-    process of its own, so that several are stepped at once by threads.
+    separate process, so that several are stepped at once by threads.
     """
 
     def __init__(self, simulator: Simulator, task: TaskConfig, *, observe_all: bool = False) -> None:

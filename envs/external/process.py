@@ -88,7 +88,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(_Answer)
 
 
 class EnvironmentProcess:
-    """An environment in a process of its own, from the constructor to `close`.
+    """An environment in its own process, from the constructor to `close`.
 
     It is for one thread at a time, and killed with the thread that made it.
     """
@@ -106,7 +106,7 @@ class EnvironmentProcess:
         """
         if not Path(simulator.python).is_file():
             raise ValueError(
-                f"{simulator.name} needs a Python of its own at {simulator.python}: {simulator.install}"
+                f"{simulator.name} needs its own Python at {simulator.python}: {simulator.install}"
             )
         self._name = simulator.name
         self._connection, theirs = socket.socketpair()

@@ -44,7 +44,7 @@ class CoreSettings:
 class RobotCore:
     """Modes, lease, faults and motion of one arm. For one thread; only `stop_queue` is thread-safe.
 
-    It never blocks on I/O of its own and takes time only from `clock`, so its behaviour is deterministic.
+    It does no I/O itself and takes time only from `clock`, so its behaviour is deterministic.
     """
 
     def __init__(

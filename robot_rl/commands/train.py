@@ -397,7 +397,7 @@ def check_options(config: Config) -> None:
             "leave it out"
         )
     if config.hil and config.workers:
-        raise ValueError("hil=on has actors of its own, each of which drives one arm: leave workers out")
+        raise ValueError("hil=on has its own actors, each of which drives one arm: leave workers out")
     if not issubclass(METHODS[config.method.name], OfflineMethod):
         if config.workers:
             check_workers_config(config.workers, config.method, config.base)

@@ -147,7 +147,7 @@ class Replay:
             self._weight[rows] = weight
             index = torch.from_numpy(rows).to(self.device)
             self.data["success"][index] = success
-            # The row after the last step has no source of its own.
+            # The row after the last step has no source.
             taken = np.isin(self.data["source"][index].cpu().numpy(), _TAKEN_OVER) & ~self._last[rows]
             if success and taken.any():
                 good = self._human[rows] | (np.arange(len(rows)) > np.flatnonzero(taken)[-1])

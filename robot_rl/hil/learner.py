@@ -221,7 +221,7 @@ class AsyncTraining:
         )
 
     def _job_of(self, number: int) -> ActorJob:
-        """The job of an actor; each has seeds of its own."""
+        """The job of an actor; each has its own seeds."""
         job = self._job
         return replace(job, seed=episode_seed(job.seed, "actor", number)) if number else job
 

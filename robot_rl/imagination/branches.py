@@ -111,7 +111,7 @@ class Branches:
             learner: chooses the chunks.
             sample_base: queries the base; None if it cannot be queried at predicted states.
             returns: the task's rewards.
-            trace: lambda of value expansion; None gives every chunk as a transition of its own.
+            trace: lambda of value expansion; None gives every chunk as a transition.
             fields: names of the policy's fields that the learner's batches have.
             layout: of the model's vectors.
         """

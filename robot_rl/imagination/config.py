@@ -14,7 +14,7 @@ class ImaginationConfig:
     chunks: int = 2
     """Most action chunks of an imagined branch."""
     returns: str = "transition"
-    """What critics learn from a branch: every chunk as a `transition` of its own (MBPO, arXiv 1906.08253), or
+    """What critics learn from a branch: every chunk as a `transition` (MBPO, arXiv 1906.08253), or
     returns over 1 to `chunks` chunks from its real first state (value `expansion`, arXiv 1803.00101)."""
     trace: float = 0.8
     """Weight of the return over one more chunk relative to that over one less (lambda), for `expansion`."""

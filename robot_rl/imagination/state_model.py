@@ -222,7 +222,7 @@ class StateModel(nn.Module):
     def fit(self, episodes: Sequence[Episode], newest: int, updates: int) -> dict[str, float]:
         steps = Steps(episodes, self.config.context_chunks)
         if first := not self.fitted:
-            # Kept afterwards: networks that learned in one unit would have to learn anew in another.
+            # Kept afterwards: networks that learned in one unit would have to learn again in another.
             self._fit_units(steps)
             self.fitted = True
         steps.state = self._encode(steps.state)

@@ -228,7 +228,7 @@ def others_lost(processes: Processes) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # gloo's errors are of no class of their own.
+        # gloo's errors have no class.
         if processes.count == 1 or not (
             isinstance(error, torch.distributed.DistError) or "gloo" in str(error)
         ):

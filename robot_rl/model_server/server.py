@@ -74,7 +74,7 @@ def serve_world_model(
     Each run begins with the model as it was given; a run that is resumed brings its own state.
 
     Args:
-        model: learns from a run's episodes and predicts its chunks, in a thread of its own.
+        model: learns from a run's episodes and predicts its chunks, in its own thread.
         address: `ipc:///directory`, or `tcp://host:port` (seven ports from this one).
         environment: description of the environment that the model is of: `Dataset(…).environment`. Runs of
             another task, observation or action are refused.

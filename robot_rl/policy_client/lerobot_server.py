@@ -65,7 +65,7 @@ class LeRobotServer(OpenpiServer):
             PolicyLost: if the server does not give them.
         """
         if noise is None:
-            # Each row is an observation of its own, for which the policy draws noise.
+            # Each row is another observation, for which the policy draws noise.
             obs = {name: np.repeat(array, samples, 0) for name, array in obs.items()}
         rows = len(obs["state"])
         size = sum(array.nbytes // rows for array in [*obs.values(), *([] if noise is None else [noise])])

@@ -82,7 +82,7 @@ class OpenpiServer:
     def sample(
         self, obs: Mapping[str, NDArray[Any]], noise: NDArray[np.float32] | None, samples: int
     ) -> NDArray[np.float32]:
-        """Chunks [B, N, H, A] for observations [B, 1, …], each of the N from a request of its own.
+        """Chunks [B, N, H, A] for observations [B, 1, …], each of the N from a separate request.
 
         Raises:
             PolicyLost: if the server does not give them.

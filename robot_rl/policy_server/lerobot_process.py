@@ -1,4 +1,4 @@
-"""A process that runs a LeRobot policy in an interpreter of its own, and the directories of such policies."""
+"""A process that runs a LeRobot policy in its own interpreter, and the directories of such policies."""
 
 import hashlib
 import json
@@ -100,7 +100,7 @@ def check_interpreter(python: str) -> None:
 
 
 class LeRobotProcess:
-    """A LeRobot policy in a process of its own, from the constructor to `close`.
+    """A LeRobot policy in its own process, from the constructor to `close`.
 
     `predict` is for one thread at a time. The process is killed with the thread that made it.
     """

@@ -34,7 +34,7 @@ _ACTS_EVERY: Final = 2
 _PRESS_S: Final = 1.0
 """Time before a button without an effect is pressed again, s."""
 _UNFOLLOWED_S: Final = 1.0
-"""Time after which something that is held, and that the arm does not follow, is pressed anew, s."""
+"""Time after which something that is held, and that the arm does not follow, is pressed again, s."""
 _RELEASED_S: Final = 0.2
 _GRIPPER_S: Final = 1.0
 """Time for the gripper to open, s."""
@@ -223,7 +223,7 @@ class _Hands:
         return True
 
     def send(self, view: View | None) -> None:
-        """Send what is held. It is pressed anew where the arm does not follow."""
+        """Send what is held. It is pressed again where the arm does not follow."""
         now = time.monotonic()
         if view is None or not self._on or view.arm.mode == "human":
             self._followed = now

@@ -93,7 +93,7 @@ class ServedRobot:
 
 
 class Terminal:
-    """Where commands are typed: each in turn, with its output in a file of its own."""
+    """Where commands are typed: each in turn, with its output in its own file."""
 
     def __init__(self, logs: Path, diary: Diary, say: Callable[[str], None]) -> None:
         self._logs, self._diary, self._say = logs, diary, say

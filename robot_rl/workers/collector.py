@@ -90,7 +90,7 @@ class Collector:
         Args:
             weights: of the newest version.
             active: whether what RL trained acts, or the base alone.
-            begin: seed with which to begin all episodes anew; None continues them.
+            begin: seed with which to begin new episodes in all environments; None continues them.
         """
         if weights.version != self._version:
             tensors = {name: torch.from_numpy(value.copy()) for name, value in weights.tensors.items()}

@@ -44,7 +44,7 @@ def train_with_workers(
 
     The learner takes what a worker has collected only once it has made the updates of all earlier steps, so
     the ratio of updates to environment steps is exact, and workers that are faster wait. Each worker fills
-    streams of the replay of its own. This process is connected to a cluster.
+    its own streams of the replay. This process is connected to a cluster.
     """
     import ray
 

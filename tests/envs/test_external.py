@@ -1,4 +1,4 @@
-"""An environment in a process of its own acts as one in this process; a lost process is one clear line."""
+"""An environment in its own process acts as one in this process; a lost process is one clear line."""
 
 import os
 import signal
@@ -184,7 +184,7 @@ def test_what_another_simulator_does_not_have_is_refused(options: dict[str, obje
 
 def test_without_its_interpreter_the_user_is_told_how_to_get_it() -> None:
     missing = Simulator("tiny", TINY.program, "/nowhere/python", "install it")
-    with pytest.raises(ValueError, match="needs a Python of its own at /nowhere/python: install it"):
+    with pytest.raises(ValueError, match="needs its own Python at /nowhere/python: install it"):
         ExternalEnv(missing, task())
 
 

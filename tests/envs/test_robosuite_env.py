@@ -161,7 +161,7 @@ def test_episode_is_truncated_at_the_horizon_and_not_before() -> None:
     task = load_group("task", "lift", TaskConfig)
     task.horizon = 4
     env = make_env(task)
-    for _ in range(2):  # the count begins anew
+    for _ in range(2):  # the count begins again
         env.reset(seed=0)
         ends = [env.step(np.zeros(7))[2:4] for _ in range(4)]
         assert ends == [(False, False)] * 3 + [(False, True)]

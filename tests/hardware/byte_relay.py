@@ -12,7 +12,7 @@ _LOOK = 0.02
 
 
 class ByteRelay:
-    """Under ZMQ, where a damaged byte can be in the framing; in a thread of its own.
+    """Under ZMQ, where a damaged byte can be in the framing; in its own thread.
 
     `damage(channel)`: what the server sends there is rubbish until the client has hung up; from then on all
     is clean again.

@@ -52,7 +52,7 @@ class _Waiting:
 
 
 class FaultProxy:
-    """Pretends to be the server at one address and a client at the other; in a thread of its own."""
+    """Pretends to be the server at one address and a client at the other; in its own thread."""
 
     def __init__(self, front: Address, back: Address, faults: Faults, seed: int) -> None:
         self.faults = faults

@@ -184,7 +184,7 @@ def _answers(robot: RobotClient) -> bool:
     try:
         return bool(robot.sample().q)
     except NoAnswer:
-        # ZMQ takes a server that was stopped for more than a second for dead, and connects anew.
+        # ZMQ takes a server that was stopped for more than a second for dead, and connects again.
         return False
 
 
@@ -193,7 +193,7 @@ def test_a_server_that_hangs_costs_no_more_than_the_time_limit(server: Server) -
 
         def is_late() -> bool:
             """The late answer is dropped; the next request gets its own."""
-            # Less than the silence after which a connection is made anew, and late answers are lost with it.
+            # Less than the silence after which a connection is made again, and late answers are lost with it.
             robot._connection._timeout = 0.2
             server.process.send(signal.SIGSTOP)
             try:

@@ -27,7 +27,7 @@ def robot(relay: ByteRelay, tmp_path: Path) -> Iterator[RobotClient]:
 
 
 def short(robot: RobotClient) -> None:
-    """From now on it waits for an answer for less than the time after which it connects anew."""
+    """From now on it waits for an answer for less than the time after which it connects again."""
     robot._connection._timeout = 0.3
 
 
@@ -46,7 +46,7 @@ def test_a_request_is_unanswered_and_later_ones_are_answered_again(
             return False
 
     eventually(lambda: not answers(), "the damage is met")
-    eventually(answers, "the connection is made anew")
+    eventually(answers, "the connection is made again")
     assert relay.gave_up["ctrl"] == 1
     assert relay.connected["ctrl"] >= 2
     assert time.monotonic_ns() - begun >= MAX_SILENCE, "a server that is slow for once is left alone"
@@ -93,7 +93,7 @@ def test_a_stop_gets_through_again(relay: ByteRelay, robot: RobotClient) -> None
             return False
         return True
 
-    eventually(stopped, "the e-stop is connected anew")
+    eventually(stopped, "the e-stop is connected again")
     robot._connection._timeout = 30.0
     robot.acknowledge("it was a test")
 
@@ -122,7 +122,7 @@ def test_a_command_whose_answer_is_lost_is_not_sent_again(
             answered += 1
         return bool(unanswered) and relay.connected["cmd"] > 1 and relay.connected["ctrl"] > 1
 
-    eventually(goes_on, "both connections are made anew")
+    eventually(goes_on, "both connections are made again")
     before = answered
     eventually(lambda: goes_on() and answered > before, "commands are answered again")
     assert eventually(lambda: robot.sample().q, "requests are answered again")

@@ -191,7 +191,7 @@ def test_base_samples_are_returned_at_every_step_and_the_first_is_the_bases_chun
     states = frames(7, 2)
     seen = []
     for t, (beside, alone) in enumerate(zip(play(many, states), play(one, states), strict=True)):
-        # The others come from a generator of their own, so that the base does as without them.
+        # The others come from another generator, so that the base does as without them.
         np.testing.assert_array_equal(beside.noise, alone.noise)
         np.testing.assert_allclose(beside.action, alone.action, rtol=1e-5, atol=1e-6)
         assert alone.base_samples is None

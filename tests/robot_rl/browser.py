@@ -58,7 +58,7 @@ def until(page: Page, true: Callable[[], bool]) -> None:
 
 
 class Hands:
-    """A person's, at keyboard and mouse: what is held is pressed anew where the arm does not follow."""
+    """A person's, at keyboard and mouse: what is held is pressed again where the arm does not follow."""
 
     def __init__(self, page: Page) -> None:
         box = page.locator("#left").bounding_box()

@@ -64,7 +64,7 @@ def test_a_command_that_crashes_leaves_a_trace_and_so_do_its_cameras(
 
         def cameras() -> list[int]:
             found = children(robot.process.pid).items()
-            # Python has started it when a thread of its own runs.
+            # Python has started it when one of its threads runs.
             return [
                 pid
                 for pid, line in found

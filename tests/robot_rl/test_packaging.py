@@ -185,7 +185,7 @@ from robot_rl.hardware.cameras import camera_set
 from robot_rl.hardware.cameras.settings import MonitorLimits
 camera_set.MonitorLimits = partial(MonitorLimits, start_ms=90_000, stall_ms=20_000)
 """
-"""A plugin: a busy machine's cameras are not started anew."""
+"""A plugin: a busy machine's cameras are not started again."""
 
 
 @pytest.mark.parametrize(

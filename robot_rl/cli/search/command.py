@@ -1,6 +1,6 @@
 """`robot-rl train --multirun search=asha`: trains with sampled options, and stops runs that are bad.
 
-The trials are the runs of a sweep, each a command in a process of its own (`robot_rl.launchers`). Those that
+The trials are the runs of a sweep, each a command in its own process (`robot_rl.launchers`). Those that
 are stopped finish their step and save, and could be resumed by hand. A record of what has happened
 (`trials.jsonl`) lets the same command go on.
 """

@@ -21,7 +21,7 @@ LENGTHS = (0.4, 0.35)
 BRAKING = 30
 STARTS = 3
 RESET = 400 * MS
-"""How long a scene takes to begin anew."""
+"""How long a scene takes to begin again."""
 
 
 class Scara:
@@ -186,7 +186,7 @@ class SmallArm:
 
     def reset(self, start: int) -> None:
         """Where it stands is its scene."""
-        assert not self.enabled, "a scene that begins anew under an arm that is enabled"
+        assert not self.enabled, "a scene that begins again under an arm that is enabled"
         if start >= STARTS:
             raise ValueError(f"start={start}: there are {STARTS} beginnings")
         self._may_fail("reset")

@@ -433,7 +433,7 @@ def test_an_arm_keeps_its_promises_whatever_happens(space: Space) -> None:
     )
     print(seen)
     # Nothing above holds because nothing has happened. Which rare refusals come up changes with every line of
-    # the code, for hypothesis takes its constants from there; each has a test of its own in test_commands.
+    # the code, for hypothesis takes its constants from there; each has its own test in test_commands.
     often = {"ack": 200, "moved": 200, "fault": 200, "hold": 50, "timed": 20, "clipped True": 1, "lead": 1}
     for what, count in often.items():
         assert seen[what] >= count, (what, seen)

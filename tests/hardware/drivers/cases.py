@@ -63,7 +63,7 @@ def real_time(name: str) -> Iterator[Rig]:
 
 @contextmanager
 def simulated(name: str, library: str) -> Iterator[Rig]:
-    """The driver of a real arm, with its library, against an arm in a process of its own."""
+    """The driver of a real arm, with its library, against an arm in its own process."""
     pytest.importorskip(library)
     # Only now: it needs this module.
     fake = importlib.import_module(f"tests.hardware.fakes.{name}")

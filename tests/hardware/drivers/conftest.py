@@ -1,4 +1,4 @@
-"""A simulated arm in a process of its own, for the drivers of real arms.
+"""A simulated arm in its own process, for the drivers of real arms.
 
 A test's module names the arm in `KIND` and has the fixture `driver`.
 """

@@ -1,4 +1,4 @@
-"""The driver of Franka arms, against franky-sim in a process of its own. Times are the arm's own."""
+"""The driver of Franka arms, against franky-sim in its own process. Times are the arm's own."""
 
 import os
 import signal

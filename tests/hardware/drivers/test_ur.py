@@ -1,4 +1,4 @@
-"""The driver of Universal Robots arms: the real ur_rtde against a small controller in a process of its own.
+"""The driver of Universal Robots arms: the real ur_rtde against a small controller in its own process.
 
 What that controller is and is not stands in tests/hardware/fakes/ur_controller.py. Times are the arm's own.
 """

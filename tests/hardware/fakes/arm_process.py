@@ -1,4 +1,4 @@
-"""A simulated arm in a process of its own, as a test holds it: its side, and its own time."""
+"""A simulated arm in its own process, as a test holds it: its side, and its own time."""
 
 import json
 import subprocess

@@ -353,7 +353,7 @@ def test_two_servers_cannot_have_one_address(serve: Make, address: Address) -> N
     first.close()
 
     def free() -> bool:
-        """ZMQ closes in a thread of its own."""
+        """ZMQ closes in its own thread."""
         try:
             return bool(serve(address).bind("ctrl"))
         except ValueError:

@@ -74,7 +74,7 @@ def test_a_mark_is_given_once() -> None:
 
 
 def test_keys_of_several_bytes_mean_nothing() -> None:
-    """Left is ESC [ D and F1 ESC O P, in which D and O are keys of their own."""
+    """Left is ESC [ D and F1 ESC O P, in which D and O are keys too."""
     decoder = KeyboardDecoder()
     for data in (b"\x1b[D\x1bOP", b"\x1b[1;2D", b"\x1b", b"[3~", b"\x1b[", b"D"):
         press(decoder, data, 0)

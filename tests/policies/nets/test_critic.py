@@ -55,7 +55,7 @@ def everything(outputs: Tensor) -> Tensor:
 
 
 norms = pytest.mark.parametrize("layer_norm", [False, True])
-# A head with a single output goes a way of its own.
+# A head with a single output is computed in another way.
 sizes = pytest.mark.parametrize("outputs", [1, 3])
 
 

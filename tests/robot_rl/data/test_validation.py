@@ -124,7 +124,7 @@ def chunk_lost(path: Path) -> None:
 def test_each_broken_promise_is_told(
     path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[Path], None], answer: str
 ) -> None:
-    # Else zarr leaves out chunks that hold nothing but zeros, which is a fault of its own.
+    # Else zarr leaves out chunks that hold nothing but zeros, which is a separate fault.
     with zarr.config.set({"array.write_empty_chunks": True}):
         damage(path)
     found = find_problems(path)

@@ -1,4 +1,4 @@
-"""One learner and two actors, each in a process of its own, any of which may be killed."""
+"""One learner and two actors, each in its own process, any of which may be killed."""
 
 import json
 import signal

@@ -131,7 +131,7 @@ def test_every_episode_is_tested_by_a_model_that_has_not_learned_from_it(
     assert sorted(tested) == sorted(map(id, learned))
     model = run.imagination.model
     assert isinstance(model, Learned)
-    # A refit gets all episodes, and so does the first one, which begins anew after it tested both halves.
+    # A refit gets all episodes, and so does the first one, which begins again after it tested both halves.
     refits = [record["episodes"] for record in run.imagination.history]
     assert len(model.episodes) == sum(refits)
     assert "passed" in run.imagination.history[0], "the first fit already has a pool that is full"

@@ -1,4 +1,4 @@
-"""A program that serves world models of the point task, each at an address of its own, until it is killed.
+"""A program that serves world models of the point task, each at its own address, until it is killed.
 
 `python -m tests.robot_rl.model_server.served_models oracle=ipc:///… state=ipc:///…`
 """

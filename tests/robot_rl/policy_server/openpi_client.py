@@ -1,4 +1,4 @@
-"""openpi's own client, in an environment of its own: it needs an older NumPy."""
+"""openpi's own client, in its own environment: it needs an older NumPy."""
 
 import subprocess
 import sys

@@ -11,7 +11,7 @@ from robot_rl.cli.main import main
         (("method=bc",), "method=bc takes no environment steps: leave workers out"),
         (
             ("method=residual", "base=runs/x", "hil=on", "hil.operator=none"),
-            "hil=on has actors of its own, each of which drives one arm: leave workers out",
+            "hil=on has its own actors, each of which drives one arm: leave workers out",
         ),
         (("method=residual", "base=runs/x", "workers.count=0"), "workers.count=0: choose 1 or more"),
         (

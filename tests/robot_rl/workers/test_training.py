@@ -83,7 +83,7 @@ class Disturbance:
         return True
 
     def stage_3(self, training: WorkerTraining) -> bool:
-        # The hanging worker was on a node of its own, where the next one has to start first.
+        # The hanging worker was alone on its node, where the next one has to start first.
         if not training._pool.lost or not all(worker.order for worker in training._pool.workers):
             return False
         self.hangs_after(1e9)

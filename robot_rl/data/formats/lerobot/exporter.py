@@ -51,7 +51,7 @@ def export(
     rate = float(dataset.environment["control_freq"])
     if rate != round(rate):
         raise ValueError(
-            f"{dataset.path} has {rate:g} steps/s; the format wants a whole number: derive it anew"
+            f"{dataset.path} has {rate:g} steps/s; the format wants a whole number: derive it again"
         )
     writer = _Writer(dataset, out, as_images, round(rate))
     for number in range(dataset.num_episodes):

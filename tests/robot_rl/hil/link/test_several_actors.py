@@ -1,4 +1,4 @@
-"""Several actors on one link: each has a name, a position and weights of its own."""
+"""Several actors on one link: each has its own name, position and weights."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -203,7 +203,7 @@ def test_a_device_that_is_stopped_holds_the_arm_and_has_to_be_pressed_anew(
 
 
 def moves(watcher: RobotClient, hand: Process) -> bool:
-    """Whether the arm does; the clutch is pressed, anew where a busy machine kept the device silent."""
+    """Whether the arm does; the clutch is pressed, again where a busy machine kept the device silent."""
     if not watcher.sample().lease_holder:
         hand.tell("press")
         time.sleep(0.5)
