@@ -80,7 +80,7 @@ def observe_start(sim: Any) -> None:
         if observable.is_enabled():
             value = np.array(observable._sensor(cache))
             observable._current_observed_value = value[0] if value.shape == (1,) else value
-            cache[name] = np.array(observable._current_observed_value)
+            cache[name] = sim._obs_cache[name] = np.array(observable._current_observed_value)
 
 
 def _of_objects(sim: Any) -> Iterator[tuple[str, Any]]:

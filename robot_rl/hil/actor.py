@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -86,7 +87,7 @@ class Actor:
             stop: polled at each step; True ends the actor.
             say: shows a line to the user.
         """
-        self._env, self._policy, self._networks = env, policy, networks
+        self._env, self._policy, self._networks, self._operator = env, policy, networks, operator
         self._client, self._outbox, self._clock, self._job = client, client.outbox, clock, job
         self._steps, self._stop, self._say = steps, stop, say
         self._shared = SharedControl(
@@ -96,6 +97,8 @@ class Actor:
         self._unsent: dict[str, torch.Tensor] = {}
         """Weights from before the first ones that were sent."""
         self._version, self._warm = 0, False
+        self._held: list[Step | End] = []
+        """Last step and end of a success that the operator may still take back."""
         self._late_ms = LATE_FRACTION * 1000 / job.task.control_freq
 
     def run(self, first: int) -> None:
@@ -114,6 +117,7 @@ class Actor:
                 number += 1
         finally:
             self._env.halt()
+            self._release()
 
     def load_weights(self, weights: Weights) -> None:
         """Act with these weights from now on.
@@ -150,6 +154,7 @@ class Actor:
         seed = episode_seed(self._job.seed, "train", number)
         if (obs := self._shared.begin(number, seed)) is None:
             return
+        self._release()
         self._policy.reset([0], [seed])
         self._outbox.begin(number)
         episode = _Episode(number, obs)
@@ -179,7 +184,7 @@ class Actor:
         elif source == "human" and info.get("refused"):
             # The arm held: the person wanted something else.
             source = "handover"
-        self._outbox.add(
+        self._send(
             Step(
                 episode=episode.number,
                 index=episode.steps,
@@ -190,7 +195,8 @@ class Actor:
                 proposed=pack(proposed),
                 reward=float(reward),
                 terminated=terminated,
-            )
+            ),
+            hold=info["success"],
         )
         episode.steps += 1
         self._steps += 1
@@ -205,7 +211,7 @@ class Actor:
         if episode.interrupted:
             self._say(f"episode {episode.number} ended: {episode.interrupted}")
         _, fields = self._act(episode.obs, explore=False)
-        self._outbox.add(
+        self._send(
             End(
                 episode=episode.number,
                 index=episode.steps,
@@ -214,7 +220,8 @@ class Actor:
                 interrupted=episode.interrupted,
                 interventions=self._shared.interventions,
                 late=episode.late,
-            )
+            ),
+            hold=episode.success,
         )
         self._shared.end(episode.outcome)
         if isinstance(episode.error, LearnerLost | NoAnswer | ServerChanged):
@@ -222,6 +229,26 @@ class Actor:
         self._client.exchange()
         if self._job.hil.lockstep:
             self._client.wait_until_learned()
+
+    def _send(self, record: Step | End, *, hold: bool) -> None:
+        """Send a record, or hold it until `_release` if the operator may take a success back."""
+        if hold and self._job.hil.revocable:
+            self._held.append(record)
+        else:
+            self._outbox.add(record)
+
+    def _release(self) -> None:
+        """Send what is held, as a failure if the operator has taken the success back."""
+        revoked = bool(self._held) and self._operator.revoked()
+        if revoked:
+            self._say("the operator has taken back the last success")
+        for record in self._held:
+            if revoked and isinstance(record, Step):
+                record = msgspec.structs.replace(record, reward=record.reward - 1.0)
+            elif revoked:
+                record = msgspec.structs.replace(record, success=False)
+            self._outbox.add(record)
+        self._held = []
 
     def _exchange(self) -> None:
         self._client.exchange()

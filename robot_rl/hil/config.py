@@ -97,6 +97,11 @@ class HilConfig:
         return self.operator not in (SCRIPTED, NO_OPERATOR)
 
     @property
+    def revocable(self) -> bool:
+        """Whether a person may take back a success that the classifier has seen."""
+        return self.has_person and self.success is not None
+
+    @property
     def remote(self) -> bool:
         """Whether the user starts the actors, possibly on other machines."""
         return self.actors > 1 or (self.link is not None and not self.link.startswith("ipc://"))

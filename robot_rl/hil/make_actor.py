@@ -164,6 +164,7 @@ class _EnvironmentBuilder:
             self.say,
             fraction=config.fraction,
             seed=job.seed,
+            revocable=job.hil.revocable,
         )
 
     def _scripted_operator(self, sim: Callable[[], Any]) -> ScriptedOperator:

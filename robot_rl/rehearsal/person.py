@@ -21,7 +21,7 @@ from robot_rl.hardware.realtime import COMMANDS, realtime_priority
 from robot_rl.hardware.teleop.web.messages import Asked, View
 from robot_rl.rehearsal.diary import Diary
 from robot_rl.rehearsal.page import Page, PageLost
-from robot_rl.rehearsal.sight import Done, Sight
+from robot_rl.rehearsal.sight import NEAR, Done, Sight
 from robot_rl.robot.operators.scripted import ScriptedOperator
 from robot_rl.robot.takeover import Cue
 
@@ -40,6 +40,10 @@ _GRIPPER_S: Final = 1.0
 """Time for the gripper to open, s."""
 _SETTLED_S: Final = 0.5
 """Time for placed objects to come to rest, s."""
+_NEARLY: Final = 1.5
+"""Distance from where the object belongs, relative to `NEAR`, up to which the person lets a success pass."""
+_JUDGED_S: Final = 0.3
+"""Time after an episode's end within which the person sees whether it succeeded, s."""
 _HOME_S: Final = 10.0
 """Time after which the person guides an arm by hand that does not find the way home, s."""
 
@@ -156,6 +160,10 @@ class Person:
     def guide_home(self, sight: Sight) -> None:
         """Guide the disarmed arm home by hand."""
         self._diary.write("guided home", refused=sight.guide_home())
+
+    def note_revoked(self, episode: int | None) -> None:
+        """Note that the success of the episode before this one was taken back."""
+        self._diary.write("revoked", before=episode)
 
     def _note(self, ended: tuple[int, str] | None) -> None:
         if ended is not None:
@@ -320,6 +328,7 @@ class _Attending:
         self._running = False
         self._steps = 0
         self._done = Done(sight)
+        self._achieved, self._ended_at = True, 0.0
         self._placed_at: float | None = None
         self._homing_at: float | None = None
 
@@ -332,8 +341,9 @@ class _Attending:
             self._placed_at = self._homing_at = None
             self._attend(view)
             return
-        self._running = False
         hands.release()
+        if self._take_back(view):
+            return
         waiting = "begin" in program.marks
         if not waiting and self._is_lost(view):
             self._help_home(view)
@@ -346,6 +356,22 @@ class _Attending:
             self._placed_at = time.monotonic() if self._person.place_objects(self._sight) else None
         elif time.monotonic() - self._placed_at > _SETTLED_S:
             hands.press("begin")
+
+    def _take_back(self, view: View) -> bool:
+        """Take back the last success if it clearly was none; returns whether that is still to be done."""
+        now = time.monotonic()
+        if self._running:
+            self._running, self._ended_at = False, now
+        if not self._achieved and now - self._ended_at < _JUDGED_S:
+            self._achieved = self._nearly_done
+        wrong = "failure" in view.program.marks and not self._achieved
+        if wrong and now - self._ended_at >= _JUDGED_S and self._hands.press("failure"):
+            self._person.note_revoked(view.program.episode)
+        return wrong
+
+    @property
+    def _nearly_done(self) -> bool:
+        return self._done.distance() < _NEARLY * NEAR
 
     def _is_lost(self, view: View) -> bool:
         """Whether the program has not brought the arm home for a while."""
@@ -368,7 +394,7 @@ class _Attending:
 
     def _attend(self, view: View) -> None:
         if not self._running:
-            self._running, self._steps = True, 0
+            self._running, self._steps, self._achieved = True, 0, False
             self._operator.begin(view.program.episode or 0)
             self._done.begin(self._operator.expert)
         if self._steps % _ACTS_EVERY == 0:
@@ -379,6 +405,7 @@ class _Attending:
                 self._hands.release()
         self._steps += 1
         habits, held_s = self._person.habits, self._done.held_s()
+        self._achieved |= self._nearly_done
         if self._sight.outside:
             self._hands.press("failure")
         elif habits.judges and held_s > habits.hold_s:

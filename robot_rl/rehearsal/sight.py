@@ -20,7 +20,7 @@ may arrive with its elbow at the other side, at limits of its joints."""
 _OUTSIDE: Final = 0.28
 """Distance of the hand from its home at which the person ends an episode as a failure, m: farther out the arm
 is stretched, and may not find the way home."""
-_NEAR: Final = 0.04
+NEAR: Final = 0.04
 """Distance of the object from its target within which the person calls the task done, m."""
 
 
@@ -87,11 +87,15 @@ class Done:
     def begin(self, expert: Expert) -> None:
         self._expert, self._since, self.lost = expert, None, False
 
-    def held_s(self) -> float:
-        """Seconds for which it is there, 0 if it is not."""
+    def distance(self) -> float:
+        """Distance of the object from where it belongs, m."""
         assert self._expert is not None
         point, target = self._expert.grasp_and_target(self._sight.sim)
-        if np.linalg.norm(point - target) > _NEAR:
+        return float(np.linalg.norm(point - target))
+
+    def held_s(self) -> float:
+        """Seconds for which it is there, 0 if it is not."""
+        if self.distance() > NEAR:
             self.lost |= self._since is not None
             self._since = None
             return 0.0

@@ -67,6 +67,10 @@ class Operator(Protocol):
         """Report how the episode ended."""
         ...
 
+    def revoked(self) -> bool:
+        """Whether the operator says that the episode that ended last as a success was none."""
+        ...
+
 
 def may_take_over(seed: int, episode: int, fraction: float) -> bool:
     """Whether the operator may take over in an episode; true for that fraction of the episodes."""
@@ -87,3 +91,6 @@ class NoOperator:
 
     def end(self, outcome: Outcome) -> None:
         pass
+
+    def revoked(self) -> bool:
+        return False

@@ -1,7 +1,7 @@
 """A person at a teleoperation device, who may take over."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
 from typing import Any, Final, Literal
@@ -65,6 +65,7 @@ class Person:
         fraction: float = 1.0,
         seed: int = 0,
         activity: str = "training",
+        revocable: bool = False,
     ) -> None:
         """Use an open device; the caller closes it.
 
@@ -78,6 +79,7 @@ class Person:
             fraction: fraction of the episodes in which the person may take over.
             seed: seed of the choice of these episodes.
             activity: what the device's screen says that the program does.
+            revocable: whether a success can be taken back until the next episode begins.
 
         Raises:
             ValueError: if the device cannot command a dimension of the action.
@@ -85,6 +87,7 @@ class Person:
         self._device, self._display, self._clock = device, display, clock
         self._fraction, self._seed, self._activity = fraction, seed, activity
         self._engagement = Engagement()
+        self._revocable, self._in_question, self._revoked = revocable, False, False
         self._verdict: Verdict = ""
         self._disarmed = False
         self.lost: DeviceError | None = None
@@ -120,10 +123,12 @@ class Person:
         self._verdict, self.succeeded = "", False
         self._started: int | None = None
         self._display.program = replace(
-            self._display.program, task=self._activity, episode=number, running=False, marks=()
+            self._display.program, task=self._activity, episode=number, running=False
         )
         self._allowed = may_take_over(self._seed, number, self._fraction)
         marks = sample.marks if sample else ()
+        self._revoke(marks)
+        self._offer()
         stop, self._stop_pending = self._stop_pending or "stop" in marks, False
         # The last one counts.
         asked = next((mark for mark in reversed(marks) if mark in ("arm", "disarm")), "")
@@ -162,6 +167,7 @@ class Person:
                 with suppress(RobotError):
                     stop()
                     self._stop_pending = False
+            self._revoke(marks)
             if "begin" in marks:
                 self._ready.set()
             self._disarmed |= "disarm" in marks
@@ -180,7 +186,8 @@ class Person:
 
         def wait_until_ready(number: int) -> None:
             self._ready.clear()
-            self._display.program = replace(self._display.program, episode=number, marks=("begin",))
+            self._display.program = replace(self._display.program, episode=number)
+            self._offer("begin")
             say(f"episode {number}: prepare the scene, then press b (begin)")
             while not self._ready.wait(_WAIT_S):
                 if self.lost:
@@ -228,7 +235,26 @@ class Person:
     def end(self, outcome: Outcome) -> None:
         before = self._display.program
         outcomes = (*before.outcomes, outcome)[-_MAX_OUTCOMES:]
-        self._display.program = replace(before, running=False, seconds=None, outcomes=outcomes, marks=())
+        self._display.program = replace(before, running=False, seconds=None, outcomes=outcomes)
+        self._in_question, self._revoked = self._revocable and outcome == "success", False
+        self._offer()
+
+    def revoked(self) -> bool:
+        return self._revoked
+
+    def _revoke(self, marks: Sequence[Mark]) -> None:
+        """Between two episodes the mark `failure` takes the success of the last one back."""
+        if self._in_question and "failure" in marks:
+            self._in_question, self._revoked = False, True
+            program = self._display.program
+            outcomes = (*program.outcomes[:-1], "failure")
+            left = tuple(mark for mark in program.marks if mark != "failure")
+            self._display.program = replace(program, outcomes=outcomes, marks=left)
+
+    def _offer(self, *marks: Mark) -> None:
+        """Show the marks that have an effect between two episodes."""
+        more: tuple[Mark, ...] = ("failure",) if self._in_question else ()
+        self._display.program = replace(self._display.program, marks=(*marks, *more))
 
     def _read(self) -> Sample | None:
         """The device's newest sample; of a lost one none, and the next call of `begin` raises its error."""

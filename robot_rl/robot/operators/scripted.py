@@ -126,6 +126,9 @@ class ScriptedOperator:
     def end(self, outcome: Outcome) -> None:
         pass
 
+    def revoked(self) -> bool:
+        return False
+
     @property
     def expert(self) -> Expert:
         """The expert of this episode, which acts after a takeover."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
+from tests.conftest import RunCommand
 from tests.hardware.processes import eventually
 from tests.robot_rl.browser import Hands, launched, opened, take, until
 from tests.robot_rl.hil.training import HUMAN, Training
@@ -105,6 +106,28 @@ def test_an_episode_begins_when_the_operator_confirms(
             shows(page, "POLICY")
             press(page, "discard")
             until(page, lambda number=number: page.locator("#outcomes .discarded").count() > number)  # type: ignore[misc]
+
+
+@pytest.mark.full
+def test_a_success_that_was_none_is_taken_back_before_the_next_episode_begins(
+    demonstrations: Path, base_run: Path, tmp_path: Path, robot_rl: RunCommand
+) -> None:
+    common = (f"data={demonstrations}", f"runs_dir={tmp_path}", "name=judge", "threads=1")
+    robot_rl("train", "method=classifier", *common, "method.steps=1", "method.encoder=state")
+    options = ("hil.reset=operator", f"hil.success={tmp_path / 'judge'}", "hil.realtime=null")
+    with training(demonstrations, base_run, tmp_path, *options) as (run, page):
+        for number in range(2):
+            run.await_text(f"episode {number}: prepare the scene")
+            press_until(page, "begin", lambda: page.inner_text("#mode") == "POLICY")
+            press(page, "success")
+            until(page, lambda number=number: page.locator("#outcomes .success").count() > number)  # type: ignore[misc]
+        press_until(page, "failure", lambda: page.locator("#outcomes .failure").count() == 1)
+        press_until(page, "begin", lambda: page.inner_text("#mode") == "POLICY")
+        run.await_text("the operator has taken back the last success")
+    replay = run.checkpoint()["replay"]
+    rows = int(replay["count"][0])
+    ends = replay["data.terminated"][0, :rows]
+    assert replay["data.reward"][0, :rows][ends].tolist()[:2] == [1.0, 0.0]
 
 
 @pytest.mark.full

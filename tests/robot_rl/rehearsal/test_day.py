@@ -67,10 +67,10 @@ def test_a_command_that_fails_ends_the_day_with_its_log(tmp_path: Path) -> None:
 def test_teleoperation_that_ends_with_the_robot_is_typed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server was restarted after 2 of 3 demonstrations."""
+    """The server was restarted after one of two demonstrations."""
     robot: Any = SimpleNamespace(wait=lambda: None)
     day = ShortDay(tmp_path, robot, [])
-    recorded, left = iter([0, 2, 3]), []
+    recorded, left = iter([0, 1, 2]), []
 
     def teleoperate(missing: int, raw: Path, codes: tuple[int, ...]) -> int:
         assert 1 in codes
@@ -83,7 +83,7 @@ def test_teleoperation_that_ends_with_the_robot_is_typed_again(
     monkeypatch.setattr(day, "_dataset", lambda raw, data: None)
     monkeypatch.setattr(day._terminal, "run", lambda command: commands.append(command[1]))
     day._demonstrate()
-    assert left == [3, 1]
+    assert left == [2, 1]
     assert commands == ["validate", "view"]
 
 

@@ -330,6 +330,41 @@ def test_disarming_while_the_scene_is_prepared_disarms_at_once_and_discards_the_
     assert "disarmed" in person.begin(1).blocked
 
 
+def test_until_the_next_episode_a_success_can_be_taken_back(
+    device: FakeDevice, display: OperatorDisplay, clock: SteppedClock, lift: RobosuiteEnv
+) -> None:
+    speed = Speed(linear=0.25, angular=1.0)
+    person = Person(device, display, lift.action_spec, 20, speed, clock, revocable=True)
+    device.set(False)
+    person.begin(0)
+    person.end("failure")
+    assert display.program.marks == ()
+    person.end("success")
+    device.set(False, marks=("failure",))
+    person.begin(1)
+    assert (person.revoked(), display.program.outcomes) == (True, ("failure", "failure"))
+    device.set(False)
+    person.end("success")
+    assert (person.revoked(), display.program.marks) == (False, ("failure",))
+    wait_until_ready = person.ready(bool, lambda line: None)
+    with person.monitor(nothing, nothing):
+        threading.Timer(0.2, device.set, (False,), {"marks": ("failure",)}).start()
+        eventually(person.revoked, "it is taken back")
+        device.set(False, marks=("begin",))
+        wait_until_ready(2)
+    assert display.program.marks == ("begin",)
+    assert display.program.outcomes == ("failure", "failure", "failure")
+
+
+def test_without_a_classifier_nothing_is_taken_back(
+    person: Person, device: FakeDevice, display: OperatorDisplay
+) -> None:
+    person.end("success")
+    device.set(False, marks=("failure",))
+    person.begin(1)
+    assert (person.revoked(), display.program.outcomes, display.program.marks) == (False, ("success",), ())
+
+
 def test_the_operator_confirms_that_the_scene_is_prepared(person: Person, device: FakeDevice) -> None:
     stop, lines = threading.Event(), list[str]()
     wait_until_ready = person.ready(stop.is_set, lines.append)
