@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
+from robot_rl.policies.store import read_record
+from robot_rl.robot.deploy.judge import load_classifier
+from robot_rl.saved_policies.loading import policy_directory
 from tests.conftest import RunCommand
 from tests.hardware.processes import eventually
 from tests.robot_rl.browser import Hands, launched, opened, take, until
@@ -114,15 +117,22 @@ def test_a_success_that_was_none_is_taken_back_before_the_next_episode_begins(
 ) -> None:
     common = (f"data={demonstrations}", f"runs_dir={tmp_path}", "name=judge", "threads=1")
     robot_rl("train", "method=classifier", *common, "method.steps=1", "method.encoder=state")
+    classifier, _ = load_classifier(str(tmp_path / "judge"))
+    # It sees no success; the person marks them.
+    classifier.threshold.fill_(1e9)
+    saved = policy_directory(tmp_path / "judge")
+    classifier.save(saved, read_record(saved).meta)
     options = ("hil.reset=operator", f"hil.success={tmp_path / 'judge'}", "hil.realtime=null")
     with training(demonstrations, base_run, tmp_path, *options) as (run, page):
         for number in range(2):
             run.await_text(f"episode {number}: prepare the scene")
-            press_until(page, "begin", lambda: page.inner_text("#mode") == "POLICY")
+            press(page, "begin")
+            shows(page, "POLICY")
             press(page, "success")
             until(page, lambda number=number: page.locator("#outcomes .success").count() > number)  # type: ignore[misc]
         press_until(page, "failure", lambda: page.locator("#outcomes .failure").count() == 1)
-        press_until(page, "begin", lambda: page.inner_text("#mode") == "POLICY")
+        run.await_text("episode 2: prepare the scene")
+        press(page, "begin")
         run.await_text("the operator has taken back the last success")
     replay = run.checkpoint()["replay"]
     rows = int(replay["count"][0])

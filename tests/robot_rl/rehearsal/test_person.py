@@ -3,20 +3,24 @@
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
 from robot_rl.envs.task import TaskConfig
+from robot_rl.factory import make_env
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import NotAtHome
+from robot_rl.hardware.teleop.operator_display import ProgramStatus
 from robot_rl.hardware.teleop.web.messages import Arm, View
 from robot_rl.rehearsal import person
 from robot_rl.rehearsal.diary import Diary
-from robot_rl.rehearsal.person import Habits, Person, _Hands
+from robot_rl.rehearsal.person import Habits, Person, _Attending, _Hands
 from robot_rl.rehearsal.sight import Sight
 from robot_rl.rehearsal.workplace import ServedRobot, Terminal
 from tests.conftest import SMALL_BASE, RunCommand
@@ -27,6 +31,10 @@ class RecordingPage:
 
     def __init__(self) -> None:
         self.grippers: list[float | None] = []
+        self.pressed: list[str] = []
+
+    def press(self, mark: str) -> None:
+        self.pressed.append(mark)
 
     def move(self, motion: tuple[float, ...] = (), gripper: float | None = None, *, on: bool) -> None:
         if on:
@@ -60,6 +68,32 @@ def test_an_opening_that_a_takeover_begins_with_is_sent_once_the_person_drives(
     hands.send(view("human"))
     # With the press, the opening is the one that the gripper keeps.
     assert page.grippers == [None, 1.0]
+
+
+@pytest.mark.parametrize("lifted", [False, True])
+def test_a_success_that_the_person_has_not_seen_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch, *, lifted: bool
+) -> None:
+    monkeypatch.setattr(person, "_JUDGED_S", 0.0)
+    env, noted = make_env("lift"), list[int | None]()
+    env.reset(seed=0)
+    page: Any = RecordingPage()
+    sight: Any = SimpleNamespace(sim=env.sim, outside=False, at_home=True)
+    someone: Any = SimpleNamespace(
+        task=env.task, habits=Habits("intervene", judges=True), seed=0, note_revoked=noted.append
+    )
+    session = _Attending(someone, sight, _Hands(page))
+    running = ProgramStatus(episode=3, running=True)
+    ended = ProgramStatus(episode=4, marks=("failure",), outcomes=("success",))
+    session.step(msgspec.structs.replace(view("policy"), program=running))
+    if lifted:
+        cube = env.sim.sim.data.get_joint_qpos("cube_joint0")
+        env.sim.sim.data.set_joint_qpos("cube_joint0", cube + np.array([0, 0, 0.05, 0, 0, 0, 0]))
+        env.sim.sim.forward()
+        session.step(msgspec.structs.replace(view("policy"), program=running))
+    session.step(msgspec.structs.replace(view("script"), program=ended))
+    assert (page.pressed, noted) == (([], []) if lifted else (["failure"], [4]))
+    env.close()
 
 
 def stretch(address: str) -> None:
