@@ -67,6 +67,7 @@ class EpisodeTest:
     gap: Tensor
     """Imagined minus real R + gamma^len V of chunks of depth 0, in units of the returns' span [G]; chunks
     whose success the model leaves open are left out."""
+    demo: bool = False
 
     @property
     def is_finite(self) -> bool:
@@ -217,7 +218,8 @@ def replay_in_model(
     for episode, mine in zip(episodes, of_episode, strict=True):
         kept = {name: value[mine[rows["window"]]].cpu() for name, value in rows.items() if name != "window"}
         wrong = episode.failed and bool((kept["success"] > threshold).any())
-        tests.append(EpisodeTest(episode.failed, gap=gap[known & mine].cpu(), false_success=wrong, **kept))
+        gaps = gap[known & mine].cpu()
+        tests.append(EpisodeTest(episode.failed, gap=gaps, false_success=wrong, demo=episode.demo, **kept))
     return tests
 
 

@@ -171,8 +171,9 @@ class Imagination:
         record["rebuilt"] = rebuilt
         if len(self.pool) >= config.pool:
             verdict = judge_model(self.pool, self.limits)
-            # The pool may hold tests of an earlier, better model: the newest have to agree with it.
-            newest = judge_model(tests, self.limits)
+            # The pool may hold tests of an earlier, better model, and those of demonstrations, which are not
+            # how the policy acts: the newest of the policy's have to agree with it.
+            newest = judge_model([test for test in tests if not test.demo] or tests, self.limits)
             passed = verdict.passed and newest.error <= MAX_ERROR and abs(newest.gap) <= MAX_GAP
             self.gate.decide(passed=passed)
             record |= {**asdict(verdict), "newest_error": newest.error, "newest_gap": newest.gap}

@@ -183,7 +183,7 @@ def test_a_run_that_was_killed_in_a_refit_goes_on_exactly(tmp_path: Path) -> Non
     assert same(straight.imagination.state_dict(), resumed.imagination.state_dict())
 
 
-def test_a_model_whose_weights_are_no_numbers_begins_anew_at_the_next_refit(tmp_path: Path) -> None:
+def test_a_model_whose_weights_are_no_numbers_begins_again_at_the_next_refit(tmp_path: Path) -> None:
     options = replace(SMALL, refit_every=3, pool=6, first_updates=100, hidden=[32])
     run = PointRun(tmp_path, steps=640, imagination=options)
     imagination = run.imagination
@@ -222,6 +222,24 @@ def test_tests_of_a_model_that_is_not_used_do_not_count(tmp_path: Path) -> None:
     assert imagination.history
     assert imagination.pool
     assert all(test.is_finite for test in imagination.pool)
+
+
+def test_a_model_that_is_good_on_demonstrations_alone_does_not_pass(tmp_path: Path) -> None:
+    run = PointRun(tmp_path, steps=500, imagination=SMALL, model=lambda _: Oracle())
+    imagination = run.imagination
+    assert imagination
+    cross_test = imagination._cross_test
+
+    def with_bad_ones() -> list[EpisodeTest]:
+        demonstrations = [replace(test, demo=True) for test in cross_test()]
+        wrong = [replace(test, error=1.2 * test.persistence, demo=False) for test in demonstrations[::4]]
+        return [*demonstrations[1::4], *demonstrations[2::4], *demonstrations[3::4], *wrong]
+
+    imagination._cross_test = with_bad_ones  # type: ignore[method-assign]
+    run.train()
+    first = imagination.history[0]
+    assert first["error"] < 0.7 < first["newest_error"]
+    assert not first["passed"]
 
 
 def test_branches_begin_at_key_moments(tmp_path: Path) -> None:
