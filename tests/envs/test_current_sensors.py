@@ -5,9 +5,9 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from robot_rl.envs.robosuite_env import RobosuiteEnv
-from robot_rl.envs.simstate import layout
 from robot_rl.evaluation.initial_states import load_states
 from robot_rl.factory import make_env
+from tests.envs.earlier_states import as_saved_earlier
 
 OBJECTS = {"can": "Can", "square": "SquareNut"}
 
@@ -40,16 +40,11 @@ def test_so_it_is_at_starts_that_earlier_versions_have_saved(task: str) -> None:
     """They hold a pose of 0 in the hand's frame."""
     env = make_env(task)
     try:
-        state, _ = load_states(env).states[0], env.reset(seed=0)
-        earlier, begin = state.copy(), 0
-        for name, size in layout(env.sim):
-            if name.startswith(f"observable.{OBJECTS[task]}_to_robot0_eef"):
-                # Behind its timer: the value, also in the cache.
-                earlier[begin + 3 : begin + size] = 0
-            begin += size
-        assert not np.array_equal(earlier, state)
-        obs, _ = env.reset(seed=0, options={"state": earlier})
-        np.testing.assert_array_equal(env.get_state(), state)
+        states, _ = load_states(env).states[:1], env.reset(seed=0)
+        earlier = as_saved_earlier(env, states)
+        assert not np.array_equal(earlier, states)
+        obs, _ = env.reset(seed=0, options={"state": earlier[0]})
+        np.testing.assert_array_equal(env.get_state(), states[0])
         assert difference(env, obs["state"], OBJECTS[task]) < 1e-6
     finally:
         env.close()
