@@ -6,6 +6,7 @@ that of the sample before, and at an episode's start from none: then it is 0, or
 """
 
 from collections.abc import Callable, Iterator
+from functools import update_wrapper
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,6 @@ class CurrentSensor:
 
     def __init__(self, sensor: Sensor, reads: dict[str, Sensor]) -> None:
         self.sensor, self.reads = sensor, reads
-        # robosuite looks at these.
-        self.__name__, self.__modality__ = sensor.__name__, sensor.__modality__  # type: ignore[attr-defined]
 
     def __call__(self, cache: dict[str, Any]) -> Any:
         for name, read in self.reads.items():
@@ -65,7 +64,8 @@ def use_current_sensors(sim: Any) -> None:
         recording = RecordingCache(cache)
         sensors[name](recording)
         if reads := {other: sensor for other, sensor in later.items() if other in recording.read}:
-            observable.set_sensor(CurrentSensor(sensors[name], reads))
+            # With the name and modality that robosuite looks at.
+            observable.set_sensor(update_wrapper(CurrentSensor(sensors[name], reads), sensors[name]))
 
 
 def observe_start(sim: Any) -> None:
@@ -73,14 +73,9 @@ def observe_start(sim: Any) -> None:
 
     Saved states have those of their time, which may be from before they were corrected.
     """
-    if not any(isinstance(one._sensor, CurrentSensor) for _, one in _of_objects(sim)):
-        return
-    cache = {name: one._current_observed_value for name, one in sim._observables.items()}
-    for name, observable in _of_objects(sim):
-        if observable.is_enabled():
-            value = np.array(observable._sensor(cache))
-            observable._current_observed_value = value[0] if value.shape == (1,) else value
-            cache[name] = sim._obs_cache[name] = np.array(observable._current_observed_value)
+    if any(isinstance(one._sensor, CurrentSensor) for _, one in _of_objects(sim)):
+        for _, observable in _of_objects(sim):
+            observable.update(0.0, sim._obs_cache, force=True)
 
 
 def _of_objects(sim: Any) -> Iterator[tuple[str, Any]]:

@@ -42,7 +42,8 @@ def fast_sensor(sensor: Sensor, sim: MjSim, cache: Cache) -> Sensor | None:
         None if there is no replacement.
     """
     if isinstance(sensor, CurrentSensor):
-        return _current(sensor, sim, cache)
+        reads = {name: fast_sensor(read, sim, cache) or read for name, read in sensor.reads.items()}
+        return CurrentSensor(fast_sensor(sensor.sensor, sim, cache) or sensor.sensor, reads)
     module, name = (getattr(sensor, attribute, "") for attribute in ("__module__", "__qualname__"))
     make = _MAKERS.get(name) if module.startswith("robosuite.") else None
     if make is None:
@@ -55,18 +56,6 @@ def fast_sensor(sensor: Sensor, sim: MjSim, cache: Cache) -> Sensor | None:
     if expected.dtype != got.dtype or not np.array_equal(expected, got):
         return None
     return fast
-
-
-def _current(original: CurrentSensor, sim: MjSim, cache: Cache) -> Sensor:
-    reads = {name: fast_sensor(read, sim, cache) or read for name, read in original.reads.items()}
-    sensor = fast_sensor(original.sensor, sim, cache) or original.sensor
-
-    def sense(cache: Cache) -> Any:
-        for name, read in reads.items():
-            cache[name] = np.array(read(cache))
-        return sensor(cache)
-
-    return sense
 
 
 def _joints(attribute: str, indices: str) -> Callable[[_Original], Sensor]:

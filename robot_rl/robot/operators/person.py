@@ -247,9 +247,8 @@ class Person:
         if self._in_question and "failure" in marks:
             self._in_question, self._revoked = False, True
             program = self._display.program
-            outcomes = (*program.outcomes[:-1], "failure")
-            left = tuple(mark for mark in program.marks if mark != "failure")
-            self._display.program = replace(program, outcomes=outcomes, marks=left)
+            self._display.program = replace(program, outcomes=(*program.outcomes[:-1], "failure"))
+            self._offer(*(mark for mark in program.marks if mark != "failure"))
 
     def _offer(self, *marks: Mark) -> None:
         """Show the marks that have an effect between two episodes."""

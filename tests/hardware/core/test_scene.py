@@ -1,4 +1,4 @@
-"""A scene begins again under an arm that is disarmed, and nobody takes that time for missed ticks."""
+"""A scene begins again under an arm that is disarmed, and that time does not count as missed ticks."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -9,14 +9,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from robot_rl.policies.store import read_record
-from robot_rl.robot.deploy.judge import load_classifier
-from robot_rl.saved_policies.loading import policy_directory
 from tests.conftest import RunCommand
 from tests.hardware.processes import eventually
 from tests.robot_rl.browser import Hands, launched, opened, take, until
 from tests.robot_rl.hil.training import HUMAN, Training
-from tests.robot_rl.robot.deploy.test_deploy import serving
+from tests.robot_rl.robot.deploy.test_deploy import classifier_with, serving
 
 
 @contextmanager
@@ -115,14 +112,9 @@ def test_an_episode_begins_when_the_operator_confirms(
 def test_a_success_that_was_none_is_taken_back_before_the_next_episode_begins(
     demonstrations: Path, base_run: Path, tmp_path: Path, robot_rl: RunCommand
 ) -> None:
-    common = (f"data={demonstrations}", f"runs_dir={tmp_path}", "name=judge", "threads=1")
-    robot_rl("train", "method=classifier", *common, "method.steps=1", "method.encoder=state")
-    classifier, _ = load_classifier(str(tmp_path / "judge"))
     # It sees no success; the person marks them.
-    classifier.threshold.fill_(1e9)
-    saved = policy_directory(tmp_path / "judge")
-    classifier.save(saved, read_record(saved).meta)
-    options = ("hil.reset=operator", f"hil.success={tmp_path / 'judge'}", "hil.realtime=null")
+    judge = classifier_with(1e9, demonstrations, tmp_path, robot_rl)
+    options = ("hil.reset=operator", f"hil.success={judge}", "hil.realtime=null")
     with training(demonstrations, base_run, tmp_path, *options) as (run, page):
         for number in range(2):
             run.await_text(f"episode {number}: prepare the scene")

@@ -4,7 +4,7 @@ import copy
 import multiprocessing
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from robot_rl.imagination.config import StateModelConfig
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.gate import EpisodeTest, replay_in_model
+from robot_rl.imagination.imagination import Imagination
 from robot_rl.imagination.state_model import Shape, StateModel
 from robot_rl.imagination.world_model import Prediction, Situation
 from robot_rl.training.online import sample_batch
@@ -206,38 +207,35 @@ def test_a_model_whose_weights_are_no_numbers_begins_again_at_the_next_refit(tmp
     assert imagination.imagine() > 0
 
 
+def with_first_tests(folder: Path, changed: Callable[[list[EpisodeTest]], list[EpisodeTest]]) -> Imagination:
+    """The imagination of a run with an exact model, the tests of whose first fit were changed."""
+    run = PointRun(folder, steps=500, imagination=SMALL, model=lambda _: Oracle())
+    assert run.imagination
+    cross_test = run.imagination._cross_test
+    run.imagination._cross_test = lambda: changed(cross_test())  # type: ignore[method-assign]
+    run.train()
+    assert run.imagination.history
+    return run.imagination
+
+
 def test_tests_of_a_model_that_is_not_used_do_not_count(tmp_path: Path) -> None:
     """A half of the episodes of the first fit whose model has no numbers."""
-    run = PointRun(tmp_path, steps=500, imagination=SMALL, model=lambda _: Oracle())
-    imagination = run.imagination
-    assert imagination
-    cross_test = imagination._cross_test
 
-    def with_half_lost() -> list[EpisodeTest]:
-        made = cross_test()
+    def with_half_lost(made: list[EpisodeTest]) -> list[EpisodeTest]:
         return [replace(test, error=test.error * (torch.nan if i % 2 else 1)) for i, test in enumerate(made)]
 
-    imagination._cross_test = with_half_lost  # type: ignore[method-assign]
-    run.train()
-    assert imagination.history
+    imagination = with_first_tests(tmp_path, with_half_lost)
     assert imagination.pool
     assert all(test.is_finite for test in imagination.pool)
 
 
 def test_a_model_that_is_good_on_demonstrations_alone_does_not_pass(tmp_path: Path) -> None:
-    run = PointRun(tmp_path, steps=500, imagination=SMALL, model=lambda _: Oracle())
-    imagination = run.imagination
-    assert imagination
-    cross_test = imagination._cross_test
-
-    def with_bad_ones() -> list[EpisodeTest]:
-        demonstrations = [replace(test, demo=True) for test in cross_test()]
+    def with_bad_ones(made: list[EpisodeTest]) -> list[EpisodeTest]:
+        demonstrations = [replace(test, demo=True) for test in made]
         wrong = [replace(test, error=1.2 * test.persistence, demo=False) for test in demonstrations[::4]]
         return [*demonstrations[1::4], *demonstrations[2::4], *demonstrations[3::4], *wrong]
 
-    imagination._cross_test = with_bad_ones  # type: ignore[method-assign]
-    run.train()
-    first = imagination.history[0]
+    first = with_first_tests(tmp_path, with_bad_ones).history[0]
     assert first["error"] < 0.7 < first["newest_error"]
     assert not first["passed"]
 

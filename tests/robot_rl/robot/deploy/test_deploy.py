@@ -64,6 +64,18 @@ def answers(address: str) -> bool:
         return False
 
 
+def classifier_with(threshold: float, data: Path, runs: Path, robot_rl: RunCommand) -> Path:
+    """A run of a classifier of states that judges by this threshold alone."""
+    run = runs / "judge"
+    common = (f"data={data}", f"runs_dir={runs}", "name=judge", "threads=1")
+    robot_rl("train", "method=classifier", *common, "method.steps=1", "method.encoder=state")
+    classifier, _ = load_classifier(str(run))
+    classifier.threshold.fill_(threshold)
+    saved = policy_directory(run)
+    classifier.save(saved, read_record(saved).meta)
+    return run
+
+
 def short(run: Path, to: Path) -> Path:
     """The same policy for episodes of a few steps."""
     shutil.copytree(run, to)
@@ -146,13 +158,7 @@ def test_a_classifier_may_judge_success(
     success: bool,
     steps: int,
 ) -> None:
-    run = tmp_path / "judge"
-    common = (f"data={demonstrations}", f"runs_dir={tmp_path}", "name=judge", "threads=1")
-    robot_rl("train", "method=classifier", *common, "method.steps=1", "method.encoder=state")
-    classifier, _ = load_classifier(str(run))
-    classifier.threshold.fill_(threshold)
-    saved = policy_directory(run)
-    classifier.save(saved, read_record(saved).meta)
+    run = classifier_with(threshold, demonstrations, tmp_path, robot_rl)
     assert main(["deploy", f"policy={policy}", f"robot={lift}", "episodes=3", f"success={run}"]) == 0
     record = read(policy)
     assert record["judge"] == str(run)
