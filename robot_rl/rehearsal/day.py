@@ -155,7 +155,7 @@ class Day:
 
     def _teleoperate(self, left: int, raw: Path, codes: tuple[int, ...]) -> int:
         """Collect `left` successful demonstrations; returns the command's exit code, one of `codes`."""
-        person = self._person(Habits("demonstrate", noise=self._plan.noise, skill=self._plan.skill))
+        person = self._person("demos", Habits("demonstrate", noise=self._plan.noise, skill=self._plan.skill))
         leaving = False
 
         def meanwhile() -> None:
@@ -182,12 +182,7 @@ class Day:
     def _base(self) -> None:
         home = self._home
         self._train("base", "method=bc", f"data={home / 'demos.zarr'}", *self._plan.base)
-        trials = self._deploy(
-            "trials",
-            f"policy={home / 'base'}",
-            self._plan.trials,
-            Habits("watch", judges=True, labels=True),
-        )
+        trials = self._deploy("trials", f"policy={home / 'base'}", self._plan.trials, Habits("label"))
         recordings = [self._recorded(out) for out in trials]
         datasets = [home / "demos.zarr"]
         for raw in recordings:
@@ -215,7 +210,7 @@ class Day:
 
     def _learn(self, name: str, kill: Callable[[Person], None], *more: str) -> None:
         """Reinforcement learning until it is finished. What a kill has ended is typed again."""
-        person = self._person(Habits("intervene", judges=True))
+        person = self._person(name, Habits("intervene"))
 
         def meanwhile() -> None:
             self._attend(person)
@@ -290,7 +285,7 @@ class Day:
                 return results
             used = len(list(folder.glob(f"{name}_*.raw")))
             out = folder / f"{name}_{used:02d}.json"
-            person = self._person(habits)
+            person = self._person(name, habits)
             self._robot.wait()
             with person:
                 self._terminal.run(
@@ -335,9 +330,9 @@ class Day:
 
     # ---- people and kills ------------------------------------------------------------------------------
 
-    def _person(self, habits: Habits) -> Person:
+    def _person(self, session: str, habits: Habits) -> Person:
         room, find_page = self._home / "room", self._terminal.find_page
-        return Person(self._task, room, find_page, habits, self._diary, self._plan.seed)
+        return Person(self._task, room, find_page, habits, self._diary, self._plan.seed, session)
 
     def _attend(self, person: Person) -> None:
         """Raise the error of a person who could not go on, and restart a robot with which nothing happens."""

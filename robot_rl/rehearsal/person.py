@@ -25,9 +25,10 @@ from robot_rl.rehearsal.sight import NEAR, Done, Sight
 from robot_rl.robot.operators.scripted import ScriptedOperator
 from robot_rl.robot.takeover import Cue
 
-Duty = Literal["demonstrate", "intervene", "watch"]
-"""`demonstrate`: perform the task. `intervene`: prepare scenes, and take over from a failing policy. `watch`:
-prepare scenes."""
+Duty = Literal["demonstrate", "label", "intervene", "watch"]
+"""`demonstrate`: perform the task. `label`: prepare scenes for a policy and mark its successes; an episode
+whose success did not last is discarded, since a classifier learns from them. `intervene`: prepare scenes, mark
+successes, and take over from a failing policy. `watch`: prepare scenes."""
 _PERIOD_S: Final = 1 / 40
 _ACTS_EVERY: Final = 2
 """Periods per decision, which experts make 20 times per second."""
@@ -57,10 +58,6 @@ class Habits:
     """Noise of the demonstrated actions."""
     skill: float = 1.0
     """Skill of the demonstrations, from 0 to 1."""
-    judges: bool = False
-    """Whether the person marks success; always when demonstrating."""
-    labels: bool = False
-    """Whether the episodes are labels for a classifier: one whose success did not last is discarded."""
     hold_s: float = 1.0
     """How long success is shown before it is marked, s."""
     patience_s: float = 25.0
@@ -78,6 +75,7 @@ class Person:
         habits: Habits,
         diary: Diary,
         seed: int,
+        session: str,
     ) -> None:
         """Create without starting.
 
@@ -86,12 +84,14 @@ class Person:
             room: its folder of surroundings.
             find_page: returns the newest printed link of a page, "" if there is none.
             habits: how the person works.
-            diary: receives the end of each episode that the person sees.
-            seed: of everything that the person does.
+            diary: receives each scene that the person prepares, and the end of each episode that they see.
+            seed: of everything that the person does. Sessions with the same duty begin with the same scenes.
+            session: name of what the episodes are for. A session that goes on after an interruption goes on
+                with the scenes as well.
         """
         self.task, self.habits, self.seed = task, habits, seed
         self._room, self._find_page, self._diary = room, find_page, diary
-        self._placed = 0
+        self._session = session
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._work, name="person", daemon=True)
         self.seen = self.succeeded = 0
@@ -149,12 +149,11 @@ class Person:
 
     def place_objects(self, sight: Sight) -> bool:
         """Prepare the next scene; False if that failed."""
-        self._placed += 1
-        # With the time, since a day that goes on after an interruption must not see the same scenes again.
-        seed = int(np.random.default_rng([self.seed, self._placed, time.time_ns()]).integers(2**31))
+        key = {"duty": self.habits.duty, "session": self._session}
+        number = sum(line.items() >= key.items() for line in self._diary.lines("placed"))
+        seed = int(np.random.default_rng([self.seed, *self.habits.duty.encode(), number]).integers(2**31))
         refused = sight.place(seed)
-        if refused:
-            self._diary.write("not placed", reason=refused)
+        self._diary.write("placed", **key, refused=refused)
         return not refused
 
     def guide_home(self, sight: Sight) -> None:
@@ -408,7 +407,7 @@ class _Attending:
         self._achieved |= self._nearly_done
         if self._sight.outside:
             self._hands.press("failure")
-        elif habits.judges and held_s > habits.hold_s:
+        elif habits.duty != "watch" and held_s > habits.hold_s:
             self._hands.press("success")
-        elif habits.labels and self._done.lost:
+        elif habits.duty == "label" and self._done.lost:
             self._hands.press("discard")

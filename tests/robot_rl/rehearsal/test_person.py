@@ -20,7 +20,7 @@ from robot_rl.hardware.teleop.operator_display import ProgramStatus
 from robot_rl.hardware.teleop.web.messages import Arm, View
 from robot_rl.rehearsal import person
 from robot_rl.rehearsal.diary import Diary
-from robot_rl.rehearsal.person import Habits, Person, _Attending, _Hands
+from robot_rl.rehearsal.person import Duty, Habits, Person, _Attending, _Hands
 from robot_rl.rehearsal.sight import Sight
 from robot_rl.rehearsal.workplace import ServedRobot, Terminal
 from tests.conftest import SMALL_BASE, RunCommand
@@ -80,7 +80,7 @@ def test_a_success_that_the_person_has_not_seen_is_taken_back(
     page: Any = RecordingPage()
     sight: Any = SimpleNamespace(sim=env.sim, outside=False, at_home=True)
     someone: Any = SimpleNamespace(
-        task=env.task, habits=Habits("intervene", judges=True), seed=0, note_revoked=noted.append
+        task=env.task, habits=Habits("intervene"), seed=0, note_revoked=noted.append
     )
     session = _Attending(someone, sight, _Hands(page))
     running = ProgramStatus(episode=3, running=True)
@@ -94,6 +94,24 @@ def test_a_success_that_the_person_has_not_seen_is_taken_back(
     session.step(msgspec.structs.replace(view("script"), program=ended))
     assert (page.pressed, noted) == (([], []) if lifted else (["failure"], [4]))
     env.close()
+
+
+def test_a_session_goes_on_with_its_scenes_and_another_with_the_same_duty_begins_with_them(
+    tmp_path: Path,
+) -> None:
+    def scenes(session: str, *, duty: Duty = "watch", seed: int = 0, count: int = 2) -> list[int]:
+        placed = list[int]()
+        sight: Any = SimpleNamespace(place=lambda seed: placed.append(seed) or "")
+        task: Any = None
+        someone = Person(task, tmp_path, str, Habits(duty), Diary(tmp_path / "diary.jsonl"), seed, session)
+        assert all(someone.place_objects(sight) for _ in range(count))
+        return placed
+
+    both = scenes("base", count=4)
+    assert len(set(both)) == 4
+    assert scenes("tuned") + scenes("tuned") == both
+    assert set(scenes("trials", duty="label")).isdisjoint(both)
+    assert set(scenes("other", seed=1)).isdisjoint(both)
 
 
 def stretch(address: str) -> None:
@@ -133,7 +151,8 @@ def test_an_arm_that_does_not_find_the_way_home_is_disarmed_guided_and_armed(
     try:
         stretch(address)
         seen: TaskConfig = compose(load_command("robot"), task).task
-        with Person(seen, tmp_path / "room", terminal.find_page, Habits("watch"), diary, seed=0) as someone:
+        room, find_page = tmp_path / "room", terminal.find_page
+        with Person(seen, room, find_page, Habits("watch"), diary, seed=0, session="base") as someone:
             deploy = ["deploy", f"policy={base}", f"robot={address}", "episodes=1", "reset=operator"]
             page = ["operator=web", "operator_device.port=0", f"out={tmp_path / 'deploy.json'}"]
             terminal.run([*deploy, *page])
