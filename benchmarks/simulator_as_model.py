@@ -25,7 +25,7 @@ from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.world_model import Prediction, Situation
 from robot_rl.methods.method import AgentContext
-from robot_rl.training import world_model
+from robot_rl.training import build_imagination
 
 _IMAGINED = 4096
 """Imagined states that are kept, from which longer branches go on."""
@@ -108,6 +108,6 @@ def build(
 
 
 if __name__ == "__main__":
-    world_model._build_world_model = build
+    build_imagination._build_world_model = build
     sys.argv.insert(1, "train")
     sys.exit(main())

@@ -3,6 +3,7 @@
 Sizes are Lift's, with an untrained flow base; the values in the networks do not change the times.
 """
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from robot_rl.policies.bases.flow import FlowConfig, FlowPolicy
 from robot_rl.policies.store import save_policy
 from robot_rl.training.components import build_off_policy
 from robot_rl.training.context import RunBase, Source
-from robot_rl.training.online import sample_batch
+from robot_rl.training.updater import sample_batch
 
 _EPISODES, _STEPS = 50, 100
 """Recorded episodes, and steps of each."""
@@ -59,8 +60,8 @@ def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> Imagin
     made = build_method(config)
     assert isinstance(made, OffPolicyMethod)
     options = StateModelConfig(refit_every=_EPISODES, pool=_EPISODES // 2)
-    components = build_off_policy(made, source, options)
-    components.envs.close()
+    with ExitStack() as resources:
+        components = build_off_policy(made, source, resources, options)
     imagination, learner, sampler = components.imagination, components.learner, components.sampler
     assert imagination
     generator = torch.Generator().manual_seed(seed)

@@ -12,7 +12,7 @@ import torch
 from robot_rl.data.replay import SOURCES, Replay
 from robot_rl.envs.action import ActionDim
 from robot_rl.learning.config import BASE_FEATURES, OffPolicyConfig
-from robot_rl.learning.learner import OnlineLearner
+from robot_rl.learning.learner import ReplayLearner
 from robot_rl.learning.sampling import MixedSampler
 from robot_rl.methods.method import AgentContext, OffPolicyMethod
 from robot_rl.methods.registry import METHODS, build_method
@@ -37,7 +37,7 @@ _EPISODE: Final = 50
 class RandomData:
     """A learner, and what samples its batches."""
 
-    learner: OnlineLearner
+    learner: ReplayLearner
     sampler: MixedSampler
 
 

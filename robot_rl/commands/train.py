@@ -27,7 +27,7 @@ from robot_rl.evaluation.saved_policies import keep_policy
 from robot_rl.factory import make_vector_env
 from robot_rl.hil.config import SCRIPTED, HilConfig
 from robot_rl.hil.config_check import check_hil_config
-from robot_rl.hil.learner import train_async
+from robot_rl.hil.learner import train_hil
 from robot_rl.imagination.config import (
     ImaginationConfig,
     LatentModelConfig,
@@ -64,9 +64,9 @@ from robot_rl.training.components import (
 from robot_rl.training.context import RunBase, Source
 from robot_rl.training.logger import RunLogger
 from robot_rl.training.loop import Intervals, NotFinite, Run
+from robot_rl.training.off_policy import train_off_policy
 from robot_rl.training.offline import train_offline
 from robot_rl.training.on_policy import train_on_policy
-from robot_rl.training.online import train_online
 from robot_rl.training.periodic_evaluation import PeriodicEvaluation, TrainingClock
 from robot_rl.training.provenance import current_code, describe_sessions
 from robot_rl.training.trackers import check_tracker
@@ -323,16 +323,12 @@ def _one_environment(task: TaskConfig, num_envs: int) -> RobosuiteVectorEnv:
 def build(
     method: Method, source: Source, closing: ExitStack, imagination: ImaginationConfig | None
 ) -> Components:
-    """The components of a run; what has to be closed is left to `closing`."""
+    """The components of a run; `closing` closes what they open."""
     if isinstance(method, OfflineMethod):
         return build_offline(method, source)
-    components: OnPolicyComponents | OffPolicyComponents
     if isinstance(method, OnPolicyMethod):
-        components = build_on_policy(method, source)
-    else:
-        components = build_off_policy(method, source, imagination)
-    closing.callback(components.close)
-    return components
+        return build_on_policy(method, source, closing)
+    return build_off_policy(method, source, closing, imagination)
 
 
 def train(config: Config, method: Method, components: Components, source: Source, run: Run) -> bool:
@@ -351,10 +347,10 @@ def train(config: Config, method: Method, components: Components, source: Source
         return train_on_policy(components, intervals, run, config.seed)
     assert isinstance(method, OffPolicyMethod)
     if config.hil:
-        return train_async(method, components, source, config.hil, intervals, run)
+        return train_hil(method, components, source, config.hil, intervals, run)
     if config.workers and not config.workers.lockstep:
         return train_with_workers(method, components, source, config.workers, intervals, run)
-    return train_online(method.config, components, intervals, run, config.seed)
+    return train_off_policy(method.config, components, intervals, run, config.seed)
 
 
 def policy_saver(method: Method, components: Components, execution: AsyncOptions) -> Callable[[Path], None]:

@@ -10,7 +10,7 @@ from robot_rl.data.replay import SOURCES
 from robot_rl.hil.intervention_stats import InterventionStats
 from robot_rl.hil.link.messages import End, Step
 from robot_rl.hil.replay_rows import to_row
-from robot_rl.training.online import Updater
+from robot_rl.training.updater import Updater
 
 _RECENT: Final = 40
 """Number of finished episodes over which success and intervention rate are averaged for display."""

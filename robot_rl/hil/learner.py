@@ -26,14 +26,14 @@ from robot_rl.runs import write_text
 from robot_rl.training.components import OffPolicyComponents
 from robot_rl.training.context import Source
 from robot_rl.training.loop import Intervals, Run, check_reward, finite_metrics, is_due, restore_run
-from robot_rl.training.online import Updater
+from robot_rl.training.updater import Updater
 
 _WAIT_MS: Final = 20
 _STOP_TIMEOUT: Final = 2000 * MS
 """Time for the actors to confirm that they stop, ns."""
 
 
-def train_async(
+def train_hil(
     method: OffPolicyMethod,
     components: OffPolicyComponents,
     source: Source,
@@ -47,10 +47,10 @@ def train_async(
         True when all steps are done, False when stopped.
     """
     with ExitStack() as resources:
-        return AsyncTraining(method, components, source, config, intervals, run, resources).train()
+        return HilTraining(method, components, source, config, intervals, run, resources).train()
 
 
-class AsyncTraining:
+class HilTraining:
     """Training loop with the actors in other processes."""
 
     def __init__(

@@ -44,7 +44,7 @@ class OfflineLearner(Learner, Protocol):
         ...
 
 
-class OnlineLearner(Learner, Protocol):
+class ReplayLearner(Learner, Protocol):
     """Learns from batches sampled from a replay."""
 
     @property
@@ -58,8 +58,8 @@ class OnlineLearner(Learner, Protocol):
 
 
 @runtime_checkable
-class ChunkLearner(OnlineLearner, Protocol):
-    """An online learner of executed chunks, which can also act and learn at imagined states.
+class ChunkLearner(ReplayLearner, Protocol):
+    """A learner of executed chunks, which can also act and learn at imagined states.
 
     `base_samples` are samples of the base at the observations: actions [B, N, h, A], noise [B, N, Hn, Dn].
     """

@@ -1,4 +1,4 @@
-"""Interfaces of methods: offline ones learn from a dataset, online ones train an agent that acts.
+"""Interfaces of methods: offline ones learn from a dataset, the others train an agent that acts.
 
 A method does not depend on processes or training loops: `robot_rl.training` builds its agent and learner and
 selects the loop. `docs/architecture.md` shows how the parts fit together.
@@ -14,7 +14,7 @@ import torch
 from robot_rl.data.dataset import Dataset
 from robot_rl.envs.action import ActionSpec, one_step
 from robot_rl.learning.config import BASE_FEATURES, DECISIONS, STATE_ALONE, OffPolicyConfig
-from robot_rl.learning.learner import OfflineLearner, OnlineLearner, OnPolicyLearner
+from robot_rl.learning.learner import OfflineLearner, OnPolicyLearner, ReplayLearner
 from robot_rl.learning.processes import Processes
 from robot_rl.learning.sampling import Window
 from robot_rl.policies.acting import ActingPolicy
@@ -77,7 +77,7 @@ class ReplayContent:
 
 
 class AgentConfig(Protocol):
-    """Options that every online method has."""
+    """Options that every method has that acts while it trains."""
 
     name: str
     steps: int
@@ -123,7 +123,7 @@ class OffPolicyMethod(AgentMethod):
     """Base class of methods that learn from a replay buffer."""
 
     config_type: ClassVar[type[OffPolicyConfig]]
-    learner_type: ClassVar[Callable[..., OnlineLearner]]
+    learner_type: ClassVar[Callable[..., ReplayLearner]]
     """Class of the learner; its arguments are config, networks, device and seed."""
     config: OffPolicyConfig
 
@@ -204,7 +204,7 @@ class OffPolicyMethod(AgentMethod):
         policy.runner.decisions_only = self.replay_content.decisions_only
         return Agent(networks, policy)
 
-    def build_learner(self, agent: Agent, context: AgentContext) -> OnlineLearner:
+    def build_learner(self, agent: Agent, context: AgentContext) -> ReplayLearner:
         """Build the learner of an agent whose observation normaliser is fitted."""
         return self.learner_type(self.config, agent.networks, context.device, context.seed)
 

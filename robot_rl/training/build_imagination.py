@@ -22,7 +22,7 @@ from robot_rl.imagination.layout import Layout
 from robot_rl.imagination.state_model import Shape, StateModel
 from robot_rl.imagination.values import BaseSampler
 from robot_rl.imagination.world_model import WorldModel
-from robot_rl.learning.learner import CandidatesLearner, ChunkLearner, OnlineLearner
+from robot_rl.learning.learner import CandidatesLearner, ChunkLearner, ReplayLearner
 from robot_rl.methods.method import AgentContext, OffPolicyMethod
 from robot_rl.model_server.client import RemoteModel
 from robot_rl.policies.store import fingerprint
@@ -32,7 +32,7 @@ from robot_rl.training.context import switch_cost
 def build_imagination(
     config: ImaginationConfig,
     method: OffPolicyMethod,
-    learner: OnlineLearner,
+    learner: ReplayLearner,
     context: AgentContext,
     envs: RobosuiteVectorEnv | RobotTask,
     demos: Replay | None,

@@ -3,7 +3,7 @@
 A state is a tree (`robot_rl/files/state_tree.py`). Tensors and arrays are stored in `state.safetensors` under
 their path in the tree, everything else in `state.json`. Nothing is pickled. The directory for step 12000,
 `checkpoints/00012000/`, appears by rename, so it is complete. Each training loop says what its state holds;
-that of off-policy methods is in `Updater.save` (`robot_rl/training/online.py`).
+that of off-policy methods is in `Updater.save` (`robot_rl/training/updater.py`).
 """
 
 import json

@@ -5,6 +5,7 @@ task → environments → base → agent → replay and sampler → learner; `co
 
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.learning.config import OffPolicyConfig
-from robot_rl.learning.learner import OfflineLearner, OnlineLearner, OnPolicyLearner
+from robot_rl.learning.learner import OfflineLearner, OnPolicyLearner, ReplayLearner
 from robot_rl.learning.sampling import MixedSampler
 from robot_rl.machine import memory_bytes
 from robot_rl.methods.method import (
@@ -50,7 +51,6 @@ from robot_rl.training.context import (
     RunBase,
     Source,
     build_context,
-    close_on_error,
     switch_cost,
     trained_base,
 )
@@ -75,27 +75,19 @@ class OnPolicyComponents:
     buffer: RolloutBuffer
     learner: OnPolicyLearner
 
-    def close(self) -> None:
-        self.envs.close()
-
 
 @dataclass(frozen=True)
 class OffPolicyComponents:
-    """Components of `train_online` and `train_async`."""
+    """Components of a run of an off-policy method."""
 
     envs: RobosuiteVectorEnv | RobotTask
     agent: Agent
     replay: Replay
     sampler: MixedSampler
-    learner: OnlineLearner
+    learner: ReplayLearner
     imagination: Imagination | None = None
     learns_from_images: bool = True
     """Whether the replay holds images of every step, or what is computed from them."""
-
-    def close(self) -> None:
-        self.envs.close()
-        if self.imagination and isinstance(self.imagination.model, RemoteModel):
-            self.imagination.model.close()
 
 
 def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
@@ -128,9 +120,13 @@ def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
     return OfflineComponents(method.build_learner(context), environment)
 
 
-def build_on_policy(method: OnPolicyMethod, source: Source) -> OnPolicyComponents:
-    """Build an on-policy run. Raises ValueError if task, base and method do not fit together."""
-    envs, context = build_context(method, source)
+def build_on_policy(method: OnPolicyMethod, source: Source, resources: ExitStack) -> OnPolicyComponents:
+    """Build an on-policy run; `resources` closes what it opens.
+
+    Raises:
+        ValueError: if task, base and method do not fit together.
+    """
+    envs, context = build_context(method, source, resources)
     assert isinstance(envs, RobosuiteVectorEnv)
     agent = _build_agent(method, context, source.execution)
     normalize_states(agent.networks.encoder, context.base)
@@ -140,32 +136,45 @@ def build_on_policy(method: OnPolicyMethod, source: Source) -> OnPolicyComponent
 
 
 def build_off_policy(
-    method: OffPolicyMethod, source: Source, imagination: ImaginationConfig | None = None
+    method: OffPolicyMethod,
+    source: Source,
+    resources: ExitStack,
+    imagination: ImaginationConfig | None = None,
 ) -> OffPolicyComponents:
-    """Build an off-policy run. Raises ValueError if task, base, data and method do not fit together."""
-    envs, context = build_context(method, source)
-    with close_on_error(envs):
-        config = method.config
-        fields = replay_fields(method.replay_content, context, source.task.image_size)
-        rows = replay_rows(config, uneven=source.uneven)
-        _check_memory(rows, fields, source.device)
-        switch = switch_cost(context.action_spec, config.gripper_penalty)
-        demos = None
-        if max(config.demo_ratios) > 0:
-            demos = _load_demonstrations(method, source, envs, context, fields, switch)
-        agent = _build_agent(method, context, source.execution)
-        normalize_states(agent.networks.encoder, context.base, demos)
-        learner = method.build_learner(agent, context)
-        features_of = fingerprint(context.base) if context.encoder.features else ""
-        kind = DecisionReplay if method.replay_content.decisions_only else Replay
-        replay = kind(rows, config.num_envs, context.action_size, fields, source.device, switch, features_of)
-        sampler = MixedSampler(config, replay, demos, method.window(context.base), source.seed)
-        imagined = None
-        if imagination:
-            accept = source.accept
-            imagined = build_imagination(imagination, method, learner, context, envs, demos, accept)
+    """Build an off-policy run; `resources` closes what it opens.
+
+    Raises:
+        ValueError: if task, base, data and method do not fit together.
+    """
+    envs, context = build_context(method, source, resources)
+    config = method.config
+    fields = replay_fields(method.replay_content, context, source.task.image_size)
+    rows = replay_rows(config, uneven=source.uneven)
+    _check_memory(rows, fields, source.device)
+    switch = switch_cost(context.action_spec, config.gripper_penalty)
+    demos = None
+    if max(config.demo_ratios) > 0:
+        demos = _load_demonstrations(method, source, envs, context, fields, switch)
+    agent = _build_agent(method, context, source.execution)
+    normalize_states(agent.networks.encoder, context.base, demos)
+    learner = method.build_learner(agent, context)
+    features_of = fingerprint(context.base) if context.encoder.features else ""
+    kind = DecisionReplay if method.replay_content.decisions_only else Replay
+    replay = kind(rows, config.num_envs, context.action_size, fields, source.device, switch, features_of)
+    sampler = MixedSampler(config, replay, demos, method.window(context.base), source.seed)
+    imagined = None
+    if imagination:
+        accept = source.accept
+        imagined = build_imagination(imagination, method, learner, context, envs, demos, accept)
+        resources.callback(_close_model, imagined)
     seen = _learns_from_images(method.replay_content, context)
     return OffPolicyComponents(envs, agent, replay, sampler, learner, imagined, seen)
+
+
+def _close_model(imagination: Imagination) -> None:
+    # The one at the end of the run: a model whose predictions are not finite is replaced.
+    if isinstance(imagination.model, RemoteModel):
+        imagination.model.close()
 
 
 def normalize_states(encoder: ObservationEncoder, base: BasePolicy, demos: Replay | None = None) -> None:

@@ -1,8 +1,8 @@
 """Loads the frozen base of a run and builds its environments, and checks that they fit together."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,8 +66,10 @@ class Source:
         return environment
 
 
-def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorEnv | RobotTask, AgentContext]:
-    """Load the frozen base and build the environments.
+def build_context(
+    method: AgentMethod, source: Source, resources: ExitStack
+) -> tuple[RobosuiteVectorEnv | RobotTask, AgentContext]:
+    """Load the frozen base and build the environments, which `resources` closes.
 
     The base and what RL trains may have different inputs: the state, or state and images.
 
@@ -94,25 +96,25 @@ def build_context(method: AgentMethod, source: Source) -> tuple[RobosuiteVectorE
             f"which would learn from the {alone} alone; leave them out of task.cameras"
         )
     envs = source.robot or source.make_envs(task, method.config.num_envs)
-    with close_on_error(envs):
-        observed, action_size = envs.observation_spec, len(envs.action_spec)
-        if trained is None:
-            assert isinstance(source.base, UniformConfig)
-            base: BasePolicy = UniformPolicy(source.base, observed.state_size, action_size).to(source.device)
-            method.check_base(base, path)
-            _check_execution(source.execution, method, base)
-        else:
-            base, meta = trained
-            check_same_environment(
-                meta["environment"], envs.describe(), f"base policy {path}", source.accept, base_cameras
-            )
-        if (base.spec.state_size, base.spec.action_size) != (observed.state_size, action_size):
-            raise ValueError(
-                f"base policy {path} maps states of size {base.spec.state_size} to actions of size "
-                f"{base.spec.action_size}; task {task.name} has {observed.state_size} and {action_size}"
-            )
-        check_instructions(base, task.name, envs.task.instructions)
-        seen = _encoder_spec(method, base, cameras, envs, path)
+    resources.callback(envs.close)
+    observed, action_size = envs.observation_spec, len(envs.action_spec)
+    if trained is None:
+        assert isinstance(source.base, UniformConfig)
+        base: BasePolicy = UniformPolicy(source.base, observed.state_size, action_size).to(source.device)
+        method.check_base(base, path)
+        _check_execution(source.execution, method, base)
+    else:
+        base, meta = trained
+        check_same_environment(
+            meta["environment"], envs.describe(), f"base policy {path}", source.accept, base_cameras
+        )
+    if (base.spec.state_size, base.spec.action_size) != (observed.state_size, action_size):
+        raise ValueError(
+            f"base policy {path} maps states of size {base.spec.state_size} to actions of size "
+            f"{base.spec.action_size}; task {task.name} has {observed.state_size} and {action_size}"
+        )
+    check_instructions(base, task.name, envs.task.instructions)
+    seen = _encoder_spec(method, base, cameras, envs, path)
     return envs, AgentContext(base, seen, envs.action_spec, source.seed, source.device)
 
 
@@ -208,13 +210,3 @@ def switch_cost(action_spec: ActionSpec, penalty: float) -> SwitchCost:
     """Reward penalty for opening or closing a gripper."""
     grippers = (i for i, dim in enumerate(action_spec) if dim.kind == "gripper")
     return SwitchCost(tuple(grippers), penalty)
-
-
-@contextmanager
-def close_on_error(envs: RobosuiteVectorEnv | RobotTask) -> Iterator[None]:
-    """Closes the environments when a ValueError leaves the block."""
-    try:
-        yield
-    except ValueError:
-        envs.close()
-        raise

@@ -18,8 +18,8 @@ from robot_rl.rollout import episode_seed
 from robot_rl.training.components import OffPolicyComponents
 from robot_rl.training.context import Source
 from robot_rl.training.loop import Intervals, Run, check_reward, is_due, restore_run
-from robot_rl.training.online import Updater
 from robot_rl.training.rollout import RECENT, StoredStep
+from robot_rl.training.updater import Updater
 from robot_rl.workers.collector import Collected, CollectorJob, Weights
 from robot_rl.workers.config import WorkersConfig
 from robot_rl.workers.pool import CollectorPool, Order, Worker

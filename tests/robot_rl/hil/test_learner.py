@@ -14,7 +14,7 @@ from robot_rl.cli.main import load_command
 from robot_rl.commands import train
 from robot_rl.data.replay import Replay
 from robot_rl.hardware.protocol.large_messages import pack
-from robot_rl.hil.learner import AsyncTraining
+from robot_rl.hil.learner import HilTraining
 from robot_rl.hil.link.messages import PROTOCOL, End, Hello, Step
 from robot_rl.learning.processes import Processes
 from robot_rl.methods.registry import build_method
@@ -23,11 +23,11 @@ from robot_rl.training.checkpoint import load_checkpoint, save_checkpoint
 from robot_rl.training.components import OffPolicyComponents
 from robot_rl.training.logger import RunLogger
 from robot_rl.training.loop import Intervals, Run
-from robot_rl.training.online import Updater
+from robot_rl.training.updater import Updater
 from tests.robot_rl.hil.training import arguments
 from tests.robot_rl.imagination.point_task import Silent
 
-Make = Callable[..., AsyncTraining]
+Make = Callable[..., HilTraining]
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def make(demonstrations: Path, base_run: Path, tmp_path: Path) -> Iterator[Make]
     (tmp_path / "run").mkdir()
     with ExitStack() as closing:
 
-        def make(*more: str) -> AsyncTraining:
+        def make(*more: str) -> HilTraining:
             options = arguments(demonstrations, base_run, tmp_path, "run", "method.steps=200", *more)
             config = compose(load_command("train"), options)
             source = train._source(config, torch.device("cpu"), Processes(), closing)
@@ -47,7 +47,7 @@ def make(demonstrations: Path, base_run: Path, tmp_path: Path) -> Iterator[Make]
             closing.callback(logger.close)
             run = Run(tmp_path / "run", logger, Silent(), lambda: False, lambda _: None)
             intervals = Intervals(200, 50, 1000)
-            return AsyncTraining(method, components, source, config.hil, intervals, run, closing)  # type: ignore[arg-type]
+            return HilTraining(method, components, source, config.hil, intervals, run, closing)  # type: ignore[arg-type]
 
         yield make
 
@@ -83,7 +83,7 @@ def end(replay: Replay, episode: int, index: int, value: float = 0.0) -> End:
     return End(episode=episode, index=index, fields=content, success=True, interrupted="", interventions=0)
 
 
-def replay_of(training: AsyncTraining) -> Replay:
+def replay_of(training: HilTraining) -> Replay:
     updater: Updater = training._updater
     return updater.replay
 

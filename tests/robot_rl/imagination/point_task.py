@@ -41,7 +41,7 @@ from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.training.components import OffPolicyComponents, replay_rows
 from robot_rl.training.logger import RunLogger
 from robot_rl.training.loop import Intervals, Run
-from robot_rl.training.online import train_online
+from robot_rl.training.off_policy import train_off_policy
 
 STEP, RADIUS, HORIZON = 0.05, 0.04, 40
 CHUNK = 4
@@ -287,7 +287,7 @@ class PointRun:
         components = OffPolicyComponents(
             self.envs, self.agent, self.replay, self.sampler, self.learner, self.imagination
         )
-        train_online(config, components, intervals, self.run, self.seed)
+        train_off_policy(config, components, intervals, self.run, self.seed)
         self.logger.close()
         rows = [line.split(",") for line in self.logger.path.read_text().splitlines()[1:]]
         self.outcomes = [(int(row[0]), float(row[3]) > 0) for row in rows if row[2] == "train/success"]

@@ -19,7 +19,7 @@ from robot_rl.imagination.gate import EpisodeTest, replay_in_model
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.imagination.state_model import Shape, StateModel
 from robot_rl.imagination.world_model import Prediction, Situation
-from robot_rl.training.online import sample_batch
+from robot_rl.training.updater import sample_batch
 from tests.robot_rl.imagination.point_task import CHUNK, Oracle, PointRun, small_method
 
 SMALL = StateModelConfig(

@@ -1,6 +1,7 @@
 """Components of off-policy runs, and errors for components that do not fit together."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,8 @@ def test_without_demonstrations_states_are_standardised_by_the_range_of_the_base
     chosen = kind(kind.config_type(num_envs=1, hidden=[16, 16], demo_ratio=0.0))
     task = load_group("task", "lift", TaskConfig)
     source = Source(task, RunBase(str(base_run)), None, 0, torch.device("cpu"))
-    components = build_off_policy(chosen, source)
-    components.envs.close()
+    with ExitStack() as resources:
+        components = build_off_policy(chosen, source, resources)
     networks: Any = components.agent.networks
     trained = networks.base.state_normalizer
     assert trained.half_range.max() < 1

@@ -22,7 +22,7 @@ from robot_rl.runs import list_checkpoints
 from robot_rl.training.checkpoint import load_checkpoint
 from robot_rl.training.logger import read_metrics
 from robot_rl.training.loop import NotFinite, check_reward
-from robot_rl.training.online import Updater
+from robot_rl.training.updater import Updater
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 from tests.hardware.processes import PATIENCE
 
