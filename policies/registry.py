@@ -53,7 +53,7 @@ def base_kind(policy: nn.Module) -> str:
     raise ValueError(f"{type(policy).__name__} is not in robot_rl.policies.registry.BASES: add it there")
 
 
-def nearest(name: str, valid: Mapping[str, object]) -> str:
+def names_hint(name: str, valid: Mapping[str, object]) -> str:
     """Text for an invalid name: the closest valid name, and all valid ones."""
     close = get_close_matches(name, valid, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""

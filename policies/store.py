@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from robot_rl.files.durable import write_file
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationPolicy
-from robot_rl.policies.registry import BASES, LOADERS, base_kind, nearest
+from robot_rl.policies.registry import BASES, LOADERS, base_kind, names_hint
 
 FORMAT_VERSION = 1
 RECORD_FILE = "policy.json"
@@ -187,7 +187,7 @@ def _build_base(directory: Path, record: Record) -> BasePolicy:
     path = Path(directory) / RECORD_FILE
     if record.kind not in BASES:
         valid = {**BASES, **LOADERS}
-        raise ValueError(f"{path} is of the unknown kind {record.kind!r}; {nearest(record.kind, valid)}")
+        raise ValueError(f"{path} is of the unknown kind {record.kind!r}; {names_hint(record.kind, valid)}")
     base = BASES[record.kind]
     known = {f.name for f in fields(base.config)}
     # Policies saved by versions without prefixes have no such option.

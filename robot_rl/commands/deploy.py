@@ -22,15 +22,13 @@ import torch
 
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.envs.action import repeated_in_hold, spec_from_list
-from robot_rl.envs.real_arm import Judge
-from robot_rl.envs.robot_state import SUCCESS
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.cameras.reader import camera_reader
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.endpoints import default_address
 from robot_rl.hardware.protocol.messages import Role
-from robot_rl.hardware.protocol.security import ClientKeys, load_client_keys
+from robot_rl.hardware.protocol.security import load_client_keys
 from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.teleop.device import DeviceError
@@ -49,7 +47,7 @@ from robot_rl.robot.deploy.deployment import (
     deploy,
     make_controller,
 )
-from robot_rl.robot.deploy.judge import classifier_judge
+from robot_rl.robot.deploy.judge import success_judge
 from robot_rl.robot.deploy.recording import EpisodeRecording
 from robot_rl.robot.deploy.resets import RESETS, default_reset
 from robot_rl.robot.deploy.results import DeploymentResults
@@ -93,8 +91,9 @@ class Config:
     """Number of episodes."""
     reset: str | None = None
     """Reset between episodes. `scene`: a simulated task is set to its saved initial state of that number.
-    `operator`: the gripper opens, the arm moves home, you prepare the scene and press Enter. `home`: the same
-    without you. null: `scene` for a simulated task, otherwise `operator`."""
+    `operator`: the gripper opens, the arm moves home, you prepare the scene and press Enter, or `b` at the
+    device of operator=…. `home`: the same without you. null: `scene` for a simulated task, otherwise
+    `operator`."""
     cases: str | None = None
     """Folder of images of scenes that you prepare with reset=operator, one after the other; those of failures
     are written by `robot-rl states data=… out=…`."""
@@ -216,7 +215,7 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
         stop,
         ended,
         frames=frames,
-        judge=_judge(config, classifier, robot, period, keys, person, ended),
+        judge=success_judge(classifier, robot, config.robot, period, keys, config.insecure, person, ended),
         turns=Turns(robot, config.turns_with, first=config.first) if config.turns_with else None,
         lookahead_ms=config.lookahead_ms,
         instruction=config.instruction,
@@ -337,43 +336,16 @@ def _operator(
     )
 
 
-def _judge(
-    config: Config,
-    classifier: str | None,
-    robot: RobotClient,
-    period: float,
-    keys: ClientKeys | None,
-    person: Person | None,
-    ended: ExitStack,
-) -> Judge | None:
-    """Who says whether an episode has succeeded, a classifier or a person; None if the robot measures it."""
-    judge: Judge | None = None
-    if classifier:
-        looks = classifier_judge(classifier, robot, config.robot, period, keys, config.insecure)
-        judge = ended.enter_context(looks)
-    if person is None:
-        return judge
-    if judge is None:
-        return None if SUCCESS in robot.spec.sensors else lambda *_: person.succeeded
-    return lambda state, since: person.succeeded or judge(state, since)
-
-
 def _scripted(
     environment: Mapping[str, Any], robot: RobotClient, seed: int, ended: ExitStack
 ) -> "ScriptedOperator":
     """The scripted expert of a served task, which watches the robot's states."""
     # Imported here: it simulates, and a deployment needs no simulator otherwise.
-    from robot_rl.envs.task import without_cameras
-    from robot_rl.factory import make_env, task_of
-    from robot_rl.robot.operators.scripted import Mirror, ScriptedOperator
+    from robot_rl.factory import task_of
+    from robot_rl.robot.operators.scripted import mirror, scripted_operator
 
-    task = without_cameras(task_of(environment))
-    if task.input_type == "absolute":
-        raise ValueError("operator=scripted gives deltas, and task.input_type=absolute takes poses")
-    env = make_env(task)
-    ended.callback(env.close)
-    mirror = Mirror(env, lambda: robot.state(_TIMEOUT))
-    return ScriptedOperator(task.env, mirror.update, 1.0, seed)
+    task = task_of(environment)
+    return scripted_operator(task, mirror(task, robot, ended).update, 1.0, seed)
 
 
 def _report_end(config: Config, outcomes: DeploymentResults, how: str) -> None:

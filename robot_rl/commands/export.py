@@ -13,6 +13,7 @@ from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.robot.deploy.cameras import check_cameras
 from robot_rl.robot.deploy.deployment import check_robot_fits
 from robot_rl.robot.deploy.judge import load_classifier
 from robot_rl.saved_policies.bundle import write_bundle
@@ -45,8 +46,7 @@ def run(config: Config) -> None:
     with ExitStack() as ended, mistakes():
         # Loaded first, so that damaged files are not exported.
         _, meta = load_networks(config.policy)
-        if config.success:
-            load_classifier(config.success)
+        classifier = load_classifier(config.success) if config.success else None
         robot = None
         if config.robot:
             keys = load_client_keys(Path(config.keys)) if config.keys else None
@@ -57,6 +57,8 @@ def run(config: Config) -> None:
             except RobotError as error:
                 raise UserError(f"{config.robot}: {error}") from error
             check_robot_fits(client.spec, client.lease_ms, meta["environment"])
+            if classifier:
+                check_cameras(client.spec, classifier[1], "the classifier")
             robot = (client.spec, client.latency)
         manifest = write_bundle(
             policy_directory(Path(config.policy)),

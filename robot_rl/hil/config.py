@@ -33,6 +33,8 @@ class HilConfig:
     success: str | None = None
     """`method=classifier` run, on the actor's machine, that judges success by the robot's cameras; null uses
     the robot's success sensor, or the operator's key."""
+    instruction: str | None = None
+    """What the robot is asked to do, for a policy that reads instructions; null for the task's only one."""
     turns_with: str | None = None
     """Name of another client of the robot, whose task resets this one's: they take turns, as in
     `robot-rl deploy`."""
@@ -81,7 +83,7 @@ class HilConfig:
                 f"hil.actors={self.actors}: give hil.link=…, the address at which you start each actor with "
                 "`robot-rl actor learner=… name=…`"
             )
-        for name in ("reset", "success", "turns_with"):
+        for name in ("reset", "success", "instruction", "turns_with"):
             if getattr(self, name) and not self.robot:
                 raise ValueError(
                     f"hil.{name}={getattr(self, name)} requires a robot: give hil.robot=…, or leave it out"

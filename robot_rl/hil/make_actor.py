@@ -9,13 +9,12 @@ from typing import Any
 import torch
 
 from robot_rl.data.compatibility import check_same_environment
-from robot_rl.envs.real_arm import Judge, RealArmEnv
+from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.robot_state import SUCCESS
 from robot_rl.envs.robot_task import NO_SIMULATION, RobotTask
-from robot_rl.envs.task import without_cameras
 from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
-from robot_rl.factory import make_env, make_vector_env
+from robot_rl.factory import make_vector_env
 from robot_rl.hardware.cameras.reader import camera_reader
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import Clock, MonotonicClock
@@ -32,13 +31,13 @@ from robot_rl.hil.link.messages import Welcome
 from robot_rl.hil.operator_check import check_operator
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.deployment import check_robot_fits
-from robot_rl.robot.deploy.judge import classifier_judge
+from robot_rl.robot.deploy.judge import success_judge
 from robot_rl.robot.deploy.resets import RESETS, WaitUntilReady, default_reset, make_reset, ready_on_enter
 from robot_rl.robot.deploy.terminal import open_terminal_keys
 from robot_rl.robot.deploy.turns import Turns
 from robot_rl.robot.operators.operator import NoOperator, Operator
 from robot_rl.robot.operators.person import Person, device_settings, open_person, operator_role
-from robot_rl.robot.operators.scripted import Mirror, ScriptedOperator
+from robot_rl.robot.operators.scripted import mirror, scripted_operator
 from robot_rl.robot.operators.shared_control import SharedEnvironment, SharedRobot
 from robot_rl.rollout import episode_seed
 from robot_rl.saved_policies.loading import load_networks
@@ -83,6 +82,8 @@ def make_actor(
     networks, meta = load_networks(folder, device)
     if not isinstance(networks, FinetunedPolicy):
         raise ValueError("the learner sends a base policy alone: update the older")
+    if job.hil.instruction is not None:
+        networks.base.check_instruction(job.hil.instruction)
     simulated = job.task.env != NO_SIMULATION
     envs = make_vector_env(job.task, 1) if simulated else RobotTask(meta["environment"])
     resources.callback(envs.close)
@@ -131,7 +132,7 @@ class _EnvironmentBuilder:
         if config.robot:
             robot = self._robot_client(config.robot)
             env: SharedEnvironment = self._robot_environment(config.robot, robot, person)
-            sim = self._mirror(robot).update if config.operator == SCRIPTED else None
+            sim = mirror(self.job.task, robot, self.resources).update if config.operator == SCRIPTED else None
         elif isinstance(self.envs, RobotTask):
             raise ValueError(
                 f"the task {self.job.task.name} is of a real robot: give its server, hil.robot=…"
@@ -149,7 +150,7 @@ class _EnvironmentBuilder:
         if config.operator == NO_OPERATOR:
             return NoOperator(), env
         assert sim is not None
-        return self._scripted_operator(sim), env
+        return scripted_operator(self.job.task, sim, config.fraction, self.job.seed), env
 
     def _person(self) -> Person:
         job, config = self.job, self.job.hil
@@ -166,17 +167,6 @@ class _EnvironmentBuilder:
             seed=job.seed,
             revocable=job.hil.revocable,
         )
-
-    def _scripted_operator(self, sim: Callable[[], Any]) -> ScriptedOperator:
-        task = self.job.task
-        if task.input_type == "absolute":
-            raise ValueError("hil.operator=scripted gives deltas, and task.input_type=absolute takes poses")
-        return ScriptedOperator(task.env, sim, self.job.hil.fraction, self.job.seed)
-
-    def _mirror(self, robot: RobotClient) -> Mirror:
-        env = make_env(without_cameras(self.job.task))
-        self.resources.callback(env.close)
-        return Mirror(env, lambda: robot.state(_TIMEOUT))
 
     def _robot_client(self, address: str) -> RobotClient:
         config = self.job.hil
@@ -197,8 +187,20 @@ class _EnvironmentBuilder:
         period, keys = 1 / self.job.task.control_freq, self.display.keys
         reader = camera_reader(robot, address, self.job.task.cameras, period, keys, False)
         frames = self.resources.enter_context(reader)
-        judge = self._judge(address, robot, person)
-        env = RealArmEnv(robot, environment, prepare=prepare, judge=judge, frames=frames)
+        judge = success_judge(config.success, robot, address, period, keys, False, person, self.resources)
+        if judge is None and SUCCESS not in robot.spec.sensors:
+            raise ValueError(
+                f"the robot {robot.spec.name} does not measure success: give hil.success=…, a classifier "
+                "run, or let a person at a device mark it"
+            )
+        env = RealArmEnv(
+            robot,
+            environment,
+            prepare=prepare,
+            judge=judge,
+            frames=frames,
+            instruction=config.instruction,
+        )
         turns = Turns(robot, config.turns_with, first=config.first) if config.turns_with else None
         stopper = self._connect(address, f"{config.name}_stop", robot.role)
         return SharedRobot(env, robot, stopper, MonotonicClock(), turns)
@@ -207,20 +209,3 @@ class _EnvironmentBuilder:
         if person:
             return person.ready(self.stop, self.say)
         return ready_on_enter(self.resources.enter_context(open_terminal_keys()), self.stop)
-
-    def _judge(self, address: str, robot: RobotClient, person: Person | None) -> Judge | None:
-        """Judge of success; None if the robot measures it."""
-        config, period = self.job.hil, 1 / self.job.task.control_freq
-        if config.success:
-            classifier = self.resources.enter_context(
-                classifier_judge(config.success, robot, address, period, self.display.keys, False)
-            )
-            return lambda state, since: bool(person and person.succeeded) or classifier(state, since)
-        if SUCCESS in robot.spec.sensors:
-            return None
-        if person is None:
-            raise ValueError(
-                f"the robot {robot.spec.name} does not measure success: give hil.success=…, a classifier "
-                "run, or let a person at a device mark it"
-            )
-        return lambda *_: person.succeeded

@@ -57,7 +57,7 @@ class Controller:
             verdict: the operator's judgement, if it is the environment's judge.
             recording: records the episodes.
         """
-        self._env, self._policy, self._clock, self._period = env, policy, clock, period * 1e3
+        self._env, self._policy, self._clock, self._period_ms = env, policy, clock, period * 1e3
         self._shared, self._recording = shared, recording
         self._stop, self._verdict = stop, verdict
         self.timing = StepTimes()
@@ -80,11 +80,11 @@ class Controller:
             self._policy.reset([0], [0])
             times.append(self._decide(obs)[1])
         delay = self._policy.runner.delay
-        if min(times) > max(delay, 1) * self._period:
-            steps = math.ceil(min(times) / self._period)
+        if min(times) > max(delay, 1) * self._period_ms:
+            steps = math.ceil(min(times) / self._period_ms)
             raise ValueError(
                 f"a decision of this policy takes {min(times):.0f} ms here, and it has to act every "
-                f"{self._period:.0f} ms{f' with delay={delay}' if delay else ''}: use a GPU, a policy of "
+                f"{self._period_ms:.0f} ms{f' with delay={delay}' if delay else ''}: use a GPU, a policy of "
                 f"fewer inference steps, or asynchronous=blend delay={steps} or more"
             )
 
@@ -151,7 +151,7 @@ class Controller:
                 human += self._shared.source == "human"
                 refused += bool(info["refused"])
                 clipped += bool(info["clipped"])
-                late += info["late_ms"] > LATE_FRACTION * self._period
+                late += info["late_ms"] > LATE_FRACTION * self._period_ms
                 self.timing.decisions.append(self._decision_ms)
                 self.timing.late.append(info["late_ms"])
                 for source, age in info["ages_ms"].items():
@@ -172,19 +172,19 @@ class Controller:
             # next episode reports that.
             self._env.close()
         return EpisodeResult(
-            number,
-            success,
-            steps,
-            seconds,
-            seed,
-            interrupted,
-            refused,
-            clipped,
-            late,
-            dict(oldest),
-            self._policy.runner.holds - held,
-            self._shared.interventions,
-            human,
+            episode=number,
+            success=success,
+            steps=steps,
+            seconds=seconds,
+            seed=seed,
+            interrupted=interrupted,
+            refused=refused,
+            clipped=clipped,
+            late_steps=late,
+            oldest_ms=dict(oldest),
+            holds=self._policy.runner.holds - held,
+            interventions=self._shared.interventions,
+            human_steps=human,
         )
 
     def _act(self, obs: Observation) -> np.ndarray:

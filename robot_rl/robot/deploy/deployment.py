@@ -20,6 +20,7 @@ from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.spec import RobotSpec
 from robot_rl.hardware.teleop.device import DeviceError
 from robot_rl.policies.acting import ActingPolicy
+from robot_rl.robot.deploy.cameras import check_cameras
 from robot_rl.robot.deploy.cases import show_case
 from robot_rl.robot.deploy.controller import Controller
 from robot_rl.robot.deploy.recording import EpisodeRecording
@@ -49,26 +50,12 @@ def check_robot_fits(robot: RobotSpec, lease_ms: int, environment: Mapping[str, 
             f"the policy acts every {period_ms:.0f} ms, and a lease ends after {lease_ms} ms of silence; "
             f"start the server with lease_ms={2 * period_ms:.0f}"
         )
-    observed = ObservationSpec.from_dict(environment["observation_spec"])
-    there = {camera.name: (camera.height, camera.width) for camera in robot.cameras}
-    for camera in observed.cameras:
-        if camera not in there:
-            has = ", ".join(there) or "none"
-            raise ValueError(f"the policy observes camera {camera!r}; the robot has {has}")
-        if there[camera] != observed.image_size:
-            raise ValueError(
-                f"images of {camera!r} are {_format_size(there[camera])} (height × width), "
-                f"the policy was trained on {_format_size(observed.image_size)}"
-            )
+    check_cameras(robot, ObservationSpec.from_dict(environment["observation_spec"]), "the policy")
     # A served simulated task always renders images in the quick style.
     if TIME_LEFT in robot.sensors and render_of(environment) == "robosuite":
         raise ValueError(
             "the policy was trained with task.render=robosuite, but a served task renders quick images"
         )
-
-
-def _format_size(size: tuple[int, int]) -> str:
-    return f"{size[0]} × {size[1]}"
 
 
 def make_controller(

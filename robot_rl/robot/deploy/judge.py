@@ -1,13 +1,14 @@
 """Judges success with a classifier, for robots without a success sensor."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
 
 from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec, make_observation
-from robot_rl.envs.robot_state import RobotState
+from robot_rl.envs.real_arm import Judge
+from robot_rl.envs.robot_state import SUCCESS, RobotState
 from robot_rl.hardware.cameras.reader import FrameReader, StaleFrame, camera_reader
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
@@ -16,11 +17,13 @@ from robot_rl.hardware.protocol.security import ClientKeys
 from robot_rl.hardware.spec import RobotSpec
 from robot_rl.policies.classifier import SuccessClassifier
 from robot_rl.policies.store import load_policy_files
+from robot_rl.robot.deploy.cameras import check_cameras
+from robot_rl.robot.operators.person import Person
 from robot_rl.saved_policies.loading import policy_directory
 
 
 def load_classifier(path: str) -> tuple[SuccessClassifier, ObservationSpec]:
-    """Load the classifier of a `method=classifier` run, and the observation spec of its dataset.
+    """Load the classifier of a `method=classifier` run, and the spec of what it observes.
 
     Raises:
         ValueError: if the run has no classifier.
@@ -28,7 +31,42 @@ def load_classifier(path: str) -> tuple[SuccessClassifier, ObservationSpec]:
     networks, meta = load_policy_files(policy_directory(Path(path)))
     if not isinstance(networks, SuccessClassifier):
         raise ValueError(f"{path} holds no classifier; `robot-rl train method=classifier` trains one")
-    return networks.eval(), ObservationSpec.from_dict(meta["environment"]["observation_spec"])
+    data = ObservationSpec.from_dict(meta["environment"]["observation_spec"])
+    cameras = networks.spec.cameras
+    return networks.eval(), ObservationSpec(data.state_keys, data.state_dims, cameras, data.image_size)
+
+
+def success_judge(
+    classifier: str | None,
+    robot: RobotClient,
+    address: str,
+    period: float,
+    keys: ClientKeys | None,
+    insecure: bool,
+    person: Person | None,
+    resources: ExitStack,
+) -> Judge | None:
+    """Make the judge of success: a classifier and a person's mark, or the mark alone without a sensor.
+
+    Args:
+        classifier: directory of a classifier; None for none.
+        robot, address, period, keys, insecure: as for `camera_reader`.
+        person: person at a device, whose mark counts as well.
+        resources: closes the classifier's camera reader.
+
+    Returns:
+        None if the robot has a sensor, or there is neither sensor, classifier nor person.
+
+    Raises:
+        ValueError: if there is no such classifier, or the robot does not measure its inputs.
+        RobotError: if a camera gives no image.
+    """
+    if classifier:
+        judge = resources.enter_context(classifier_judge(classifier, robot, address, period, keys, insecure))
+        return lambda state, since: bool(person and person.succeeded) or judge(state, since)
+    if person is None or SUCCESS in robot.spec.sensors:
+        return None
+    return lambda *_: person.succeeded
 
 
 @contextmanager
@@ -61,11 +99,9 @@ class ClassifierJudge:
         Raises:
             ValueError: if the robot does not measure the classifier's inputs.
         """
-        self._classifier, self._frames = classifier, frames
-        self._observed = ObservationSpec(
-            observed.state_keys, observed.state_dims, classifier.spec.cameras, observed.image_size
-        )
-        self._robot_state = RobotState(robot, self._observed) if classifier.spec.state_size else None
+        check_cameras(robot, observed, "the classifier")
+        self._classifier, self._frames, self._observed = classifier, frames, observed
+        self._robot_state = RobotState(robot, observed) if classifier.spec.state_size else None
 
     @torch.no_grad()
     def __call__(self, state: State, since: int) -> bool:
@@ -88,10 +124,5 @@ class ClassifierJudge:
                 # Of the episode before, perhaps of its success.
                 return False
             image = newest.image
-            if image.shape != (*self._observed.image_size, 3):
-                raise RobotError(
-                    f"camera {camera} gives images of {image.shape}, the classifier expects "
-                    f"{(*self._observed.image_size, 3)}"
-                )
             obs[IMAGE_PREFIX + camera] = torch.from_numpy(image[None].copy())
         return bool(self._classifier.judge(obs))

@@ -55,8 +55,8 @@ class Operator(Protocol):
         """
         ...
 
-    def monitor(self, stop: Callable[[], None], disarm: Callable[[], None]) -> AbstractContextManager[None]:
-        """Within this context another thread reads the device; it calls `stop`, the e-stop, or `disarm`."""
+    def monitor(self, estop: Callable[[], None], disarm: Callable[[], None]) -> AbstractContextManager[None]:
+        """Within this context another thread reads the device and calls `estop` or `disarm`."""
         ...
 
     def read(self, now: int) -> OperatorInput:
@@ -83,7 +83,7 @@ class NoOperator:
     def begin(self, number: int) -> Readiness:
         return Readiness()
 
-    def monitor(self, stop: Callable[[], None], disarm: Callable[[], None]) -> AbstractContextManager[None]:
+    def monitor(self, estop: Callable[[], None], disarm: Callable[[], None]) -> AbstractContextManager[None]:
         return nullcontext()
 
     def read(self, now: int) -> OperatorInput:

@@ -144,9 +144,9 @@ class Person:
         return Readiness("the robot was disarmed: arm it" if self._disarmed else "", request)
 
     @contextmanager
-    def monitor(self, stop: Callable[[], None], disarm: Callable[[], None]) -> Iterator[None]:
+    def monitor(self, estop: Callable[[], None], disarm: Callable[[], None]) -> Iterator[None]:
         done = threading.Event()
-        arguments = done, stop, disarm
+        arguments = done, estop, disarm
         monitor = threading.Thread(target=self._monitor, args=arguments, name="operator", daemon=True)
         monitor.start()
         try:
@@ -155,7 +155,7 @@ class Person:
             done.set()
             monitor.join()
 
-    def _monitor(self, done: threading.Event, stop: Callable[[], None], disarm: Callable[[], None]) -> None:
+    def _monitor(self, done: threading.Event, estop: Callable[[], None], disarm: Callable[[], None]) -> None:
         disarming = False
         while not done.wait(_POLL_S):
             # The keys of a terminal still stop the arm when its device is lost.
@@ -165,7 +165,7 @@ class Person:
             if self._stop_pending:
                 # Repeated until the robot answers: here, or by `begin` or `read`.
                 with suppress(RobotError):
-                    stop()
+                    estop()
                     self._stop_pending = False
             self._revoke(marks)
             if "begin" in marks:

@@ -1,7 +1,7 @@
 """Scripted operator: it watches the simulated arm, takes over at a fault, and hands back."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Final
 
 import mujoco
@@ -10,6 +10,9 @@ import numpy as np
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.experts.expert import MIN_HELD_WIDTH, PICK, Expert, hand, opening
 from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig, without_cameras
+from robot_rl.factory import make_env
+from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.robot.operators.operator import OperatorInput, Outcome, Readiness, may_take_over
 from robot_rl.robot.takeover import Cue
@@ -27,6 +30,8 @@ _NOISE: Final = 0.1
 """Noise of the expert's actions, as a person is not exact either."""
 
 
+_TIMEOUT: Final = 5.0
+"""Time to wait for the newest state of the robot, s."""
 _BODY = "_main"
 """Suffix of the body names of robosuite's objects."""
 
@@ -97,7 +102,7 @@ class ScriptedOperator:
         self.faults = []
         return Readiness()
 
-    def monitor(self, stop: Callable[[], None], disarm: Callable[[], None]) -> AbstractContextManager[None]:
+    def monitor(self, estop: Callable[[], None], disarm: Callable[[], None]) -> AbstractContextManager[None]:
         return nullcontext()
 
     def read(self, now: int) -> OperatorInput:
@@ -143,6 +148,30 @@ class ScriptedOperator:
         point, target = self._episode_expert.grasp_and_target(sim)
         remaining = np.linalg.norm(hand(sim).pos - point) + np.linalg.norm(point - target)
         return float(remaining), opening(sim)
+
+
+def scripted_operator(
+    task: TaskConfig, sim: Callable[[], Any], fraction: float, seed: int
+) -> ScriptedOperator:
+    """A scripted operator of a task; arguments as for `ScriptedOperator`.
+
+    Raises:
+        ValueError: if its actions do not fit the task, or it moves no object.
+    """
+    if task.input_type == "absolute":
+        raise ValueError("operator=scripted gives deltas, and task.input_type=absolute takes poses")
+    return ScriptedOperator(task.env, sim, fraction, seed)
+
+
+def mirror(task: TaskConfig, robot: RobotClient, resources: ExitStack) -> "Mirror":
+    """A mirror of a robot that serves a task; `resources` closes its environment.
+
+    Raises:
+        ValueError: if the robot measures the pose of no object.
+    """
+    env = make_env(without_cameras(task))
+    resources.callback(env.close)
+    return Mirror(env, lambda: robot.state(_TIMEOUT))
 
 
 class Mirror:

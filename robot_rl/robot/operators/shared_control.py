@@ -218,11 +218,11 @@ class SharedControl:
             readiness = self._operator.begin(number)
             try:
                 if readiness.request == "stop":
-                    self._stop()
+                    self._estop()
                 elif readiness.request == "arm":
                     self._env.acknowledge()
                 if not (reason := readiness.blocked or self._env.blocked()):
-                    with self._operator.monitor(self._stop, self._env.disarm):
+                    with self._operator.monitor(self._estop, self._env.disarm):
                         return self._env.reset(number, seed)
             except RobotError as error:
                 # A refusal, a late image, an arm that did not find home: the operator can help.
@@ -254,7 +254,7 @@ class SharedControl:
             # The chunk was planned before the person moved the arm.
             self._policy.replan(0)
         if self._input.verdict == "stop":
-            self._stop()
+            self._estop()
         if not (self.interrupted or self.failed):
             self.interventions += state in _INTERVENTION and before not in _INTERVENTION
 
@@ -273,6 +273,6 @@ class SharedControl:
         """Tell the operator how the episode ended."""
         self._operator.end(outcome)
 
-    def _stop(self) -> None:
+    def _estop(self) -> None:
         """Trigger the software e-stop; raises NoAnswer if the robot answers none of several attempts."""
         insist_on_stop(self._env.stop, "the operator's device")
