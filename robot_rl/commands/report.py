@@ -1,6 +1,7 @@
 """Write a run's report: one self-contained HTML page with curves, the side-by-side table and videos.
 
-Of a run that was trained or deployed on a robot and not evaluated in simulation, it shows its episodes there.
+Of a run that was trained or deployed on a robot and not evaluated in simulation, it shows its episodes there;
+of a classifier, its error rates.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from robot_rl.runs import check_is_run
 @dataclass
 class Config:
     run: str = "???"
-    """Directory of a run that was evaluated, or trained or deployed on a robot."""
+    """Directory of a run that was evaluated, or trained or deployed on a robot, or of a classifier."""
     videos: bool = True
     """Render the two videos if they do not exist."""
 

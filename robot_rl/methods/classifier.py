@@ -20,6 +20,8 @@ from robot_rl.policies.nets.encoder import ENCODERS, EncoderSpec
 
 _ROWS = 512
 """Frames per forward pass when measuring."""
+_BINS = 10
+"""Number of intervals of probability in which a prediction is compared with the outcome."""
 
 
 @dataclass
@@ -77,8 +79,18 @@ class LabelledFrames:
 
 
 @dataclass(frozen=True)
+class Bin:
+    """Frames whose predicted probabilities of success are alike."""
+
+    probability: float
+    """Mean prediction."""
+    frames: int
+    successes: int
+
+
+@dataclass(frozen=True)
 class Rates:
-    """Error rates of a threshold on held-out episodes."""
+    """Error rates of a threshold on held-out episodes, with 95 % intervals."""
 
     episodes: int
     false_alarms: int
@@ -91,8 +103,16 @@ class Rates:
     """Episodes that succeed."""
     found: int
     """Of those, episodes in which success is detected."""
+    recall_interval: tuple[float, float]
     early: int
     """Of those, episodes in which it is first detected before the frames that show it: a reward too early."""
+    detections: int
+    """Episodes in which success is detected."""
+    right: int
+    """Of those, episodes in which it is first detected in a frame that shows it."""
+    precision_interval: tuple[float, float]
+    calibration: list[Bin]
+    """Frames with a label, by predicted probability."""
 
 
 def label(success: NDArray[np.bool_], episodes: Sequence[slice], config: ClassifierConfig) -> tuple[Any, Any]:
@@ -161,6 +181,31 @@ def threshold_for(highest: NDArray[np.floating], false_alarms: float) -> float:
     return max(0.0, float(ordered[allowed]))
 
 
+def calibration(logits: NDArray[np.floating], success: NDArray[np.bool_]) -> list[Bin]:
+    """Count the successes among frames of similar predictions, in tenths of probability.
+
+    Args:
+        logits: of T frames [T].
+        success: whether each shows success [T].
+    """
+    probability = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    tenth = np.minimum((probability * _BINS).astype(int), _BINS - 1)
+    parts = (tenth == number for number in range(_BINS))
+    return [
+        Bin(float(probability[part].mean()), int(part.sum()), int(success[part].sum()))
+        for part in parts
+        if part.any()
+    ]
+
+
+def _interval(count: int, of: int) -> tuple[float, float]:
+    """95 % Wilson interval of a fraction; (0, 1) of nothing."""
+    if not of:
+        return 0.0, 1.0
+    low, high = binomtest(count, of).proportion_ci(method="wilson")
+    return float(low), float(high)
+
+
 class ClassifierLearner:
     """Trains by binary cross-entropy on balanced batches with shifted images."""
 
@@ -223,10 +268,15 @@ class ClassifierLearner:
         """Error rates of the threshold on the measurement episodes."""
         frames, numbers = self._frames, self._parts.measure
         threshold = float(self.classifier.threshold)
-        alarms = false_frames = others = successes = found = early = 0
+        alarms = false_frames = others = successes = found = early = detections = 0
+        logits, labels = list[NDArray[np.float32]](), list[NDArray[np.bool_]]()
         for number in numbers:
             rows = frames.episodes[number]
-            taken = self.logits(rows) > threshold
+            seen, clear = self.logits(rows), frames.other[rows] | frames.success[rows]
+            logits.append(seen[clear])
+            labels.append(frames.success[rows][clear])
+            taken = seen > threshold
+            detections += bool(taken.any())
             false = taken & frames.other[rows]
             alarms += bool(false.any())
             false_frames += int(false.sum())
@@ -235,9 +285,21 @@ class ClassifierLearner:
                 successes += 1
                 found += bool(taken.any())
                 early += bool(taken.any() and not shown[taken.argmax()])
-        low, high = binomtest(alarms, len(numbers)).proportion_ci(method="wilson")
-        interval = float(low), float(high)
-        return Rates(len(numbers), alarms, interval, others, false_frames, successes, found, early)
+        return Rates(
+            episodes=len(numbers),
+            false_alarms=alarms,
+            false_alarm_interval=_interval(alarms, len(numbers)),
+            frames=others,
+            false_frames=false_frames,
+            successes=successes,
+            found=found,
+            recall_interval=_interval(found, successes),
+            early=early,
+            detections=detections,
+            right=found - early,
+            precision_interval=_interval(found - early, detections),
+            calibration=calibration(np.concatenate(logits), np.concatenate(labels)),
+        )
 
     def save_policy(self, directory: Path, environment: Mapping[str, Any]) -> None:
         self.calibrate()
@@ -264,12 +326,12 @@ class ClassifierLearner:
 
 def describe(rates: Rates, threshold: float) -> str:
     """Summary of error rates to print."""
-    low, high = rates.false_alarm_interval
+    (low, high), found = rates.false_alarm_interval, rates.recall_interval
     return (
         f"{rates.episodes} episodes not learned from: false alarms in {rates.false_alarms} "
         f"(95 % [{low:.3f}, {high:.3f}]), in {rates.false_frames} of {rates.frames} frames; "
-        f"{rates.found} of {rates.successes} successes found, {rates.early} of them early; threshold "
-        f"{threshold:.2f} (logit)"
+        f"{rates.found} of {rates.successes} successes found (95 % [{found[0]:.3f}, {found[1]:.3f}]), "
+        f"{rates.early} of them early; threshold {threshold:.2f} (logit)"
     )
 
 

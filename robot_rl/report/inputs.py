@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from robot_rl.errors import UserError
+from robot_rl.report.classifier import ClassifierRates, read_classifier
 from robot_rl.report.deployments import Deployment, read_deployments
 from robot_rl.runs import UNDER, check_is_run
 from robot_rl.training.logger import Series, read_metrics
@@ -59,6 +60,8 @@ class RunData:
     config: str
     metrics: dict[str, Series]
     deployments: tuple[Deployment, ...]
+    classifier: ClassifierRates | None
+    """Of a run of `method=classifier`."""
     states: str
     states_sha256: str
     base: Policy | None
@@ -98,7 +101,7 @@ def pair(base: Policy, tuned: Policy) -> Pairing:
 
 
 def read_run(path: Path) -> RunData:
-    """Read a run directory; one without `eval/` has to have episodes, of training or on a robot.
+    """Read a run directory: of a classifier, or with episodes, in `eval/`, of training or on a robot.
 
     Raises:
         UserError: if a file is missing (names the command that writes it), damaged, or contradicts another.
@@ -111,12 +114,12 @@ def read_run(path: Path) -> RunData:
         raise UserError(f"{path / 'run.json'} is damaged ({error}): run `robot-rl train` again") from None
     config = _existing(path / "config.yaml", "robot-rl train").read_text()
     metrics = read_metrics(path / "metrics.csv")
-    deployments = read_deployments(path)
+    deployments, classifier = read_deployments(path), read_classifier(path)
     summary: dict[str, Any] = {"states": ""}
     found: dict[str, Policy] = {}
     if (path / "eval").is_dir():
         summary, found = _evaluation(path)
-    elif not deployments and not metrics.get("train/success"):
+    elif not (deployments or classifier or metrics.get("train/success")):
         raise UserError(
             f"{path} is not evaluated, and has no episodes on a robot: run `robot-rl eval policy={path}` or "
             f"`robot-rl deploy policy={path}` first"
@@ -128,6 +131,7 @@ def read_run(path: Path) -> RunData:
         config=config,
         metrics=metrics,
         deployments=deployments,
+        classifier=classifier,
         states=str(summary["states"]),
         states_sha256=str(summary.get("states_sha256", "")),
         base=found.get("base"),

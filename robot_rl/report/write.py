@@ -10,6 +10,7 @@ import jinja2
 from robot_rl.evaluation.statistics import mcnemar, wilson
 from robot_rl.files.durable import write_file
 from robot_rl.report import figures
+from robot_rl.report.classifier import calibration
 from robot_rl.report.deployments import Deployment
 from robot_rl.report.figures import ROLLING_EPISODES
 from robot_rl.report.inputs import Pairing, Policy, RunData, pair, read_run
@@ -75,6 +76,7 @@ def _page(data: RunData) -> str:
         curves=figures.learning_curves(data),
         rolling=ROLLING_EPISODES,
         multiples=figures.small_multiples(data),
+        calibration=calibration(data.classifier) if data.classifier else "",
         videos=_videos(data, policies),
     )
 

@@ -15,6 +15,7 @@ from robot_rl.methods.classifier import (
     ClassifierLearner,
     LabelledFrames,
     Split,
+    calibration,
     label,
     split,
     threshold_for,
@@ -94,6 +95,16 @@ def test_split_uses_each_episode_once_and_is_stratified_by_success() -> None:
         split(np.arange(30) < 2, 0.4, seed=1)
 
 
+def test_calibration_counts_the_successes_among_frames_of_similar_predictions() -> None:
+    probability = np.array([0.01, 0.03, 0.55, 0.57, 0.59, 1.0 - 1e-12])
+    success = np.array([False, False, True, False, True, True])
+    low, middle, high = calibration(np.log(probability / (1 - probability)), success)
+    assert (low.frames, low.successes) == (2, 0)
+    assert (middle.frames, middle.successes) == (3, 2)
+    assert middle.probability == pytest.approx(0.57)
+    assert (high.frames, high.successes) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("part", "threshold"), [(0.0, 3.0), (0.24, 3.0), (0.25, 2.0), (0.5, 0.5), (0.75, 0.0)]
 )
@@ -111,10 +122,20 @@ def test_classifier_detects_success_in_held_out_episodes(
     assert (report["episodes"], report["calibrated_by"], report["successes"]) == (4, 4, 2)
     assert (report["found"], report["false_alarms"], report["false_frames"]) == (2, 0, 0)
     assert report["frames"] == 2 * STEPS + 2 * (STEPS - 3)
+    assert (report["detections"], report["right"]) == (2, 2)
+    assert report["recall_interval"] == report["precision_interval"]
+    assert report["recall_interval"] == [pytest.approx(0.342, abs=1e-3), 1.0]
+    bins = report["calibration"]
+    assert sum(part["frames"] for part in bins) == report["frames"] + 2
+    assert sum(part["successes"] for part in bins) == 2
     assert report["false_alarm_interval"][1] < 0.6
     said = capsys.readouterr().out
     assert "false alarms in 0" in said
-    assert "2 of 2 successes found, 0 of them early" in said
+    assert "2 of 2 successes found (95 % [0.342, 1.000]), 0 of them early" in said
+    robot_rl("report", f"run={run}")
+    page = (run / "report.html").read_text()
+    for text in ("Detections that are right", "2 of 2", "34.2 – 100.0 %", "predicted probability"):
+        assert text in page
     classifier, observed = load_classifier(str(run))
     assert observed == ObservationSpec.from_dict(ENVIRONMENT["observation_spec"])  # type: ignore[arg-type]
     assert float(classifier.threshold) == pytest.approx(report["threshold"])
