@@ -42,6 +42,8 @@ class DSRLSpec:
     """Whether the base's samples compete with the actor's by value."""
     uncertainty_penalty: float
     """Value in that comparison: ensemble mean minus this many standard deviations."""
+    repeated_noise: bool = False
+    """Whether the actor chooses the noise [Dn] of one step, which is repeated over the chunk."""
 
 
 class DSRL(CriticPolicy):
@@ -60,9 +62,9 @@ class DSRL(CriticPolicy):
             )
         self.encoder = ObservationEncoder(spec.encoder)
         size = self.encoder.feature_size
-        self.actor = GaussianActor(size, self.noise_size, spec.hidden, layer_norm=spec.layer_norm)
+        self.actor = GaussianActor(size, self.chosen_size, spec.hidden, layer_norm=spec.layer_norm)
         with torch.no_grad():
-            self.actor.head.bias[self.noise_size :] = math.log(scale_of_unit_noise(spec.bound))
+            self.actor.head.bias[self.chosen_size :] = math.log(scale_of_unit_noise(spec.bound))
         self._add_critic(self.noise_size if spec.critic_action == "noise" else self.chunk_size)
 
     @property
@@ -70,6 +72,12 @@ class DSRL(CriticPolicy):
         """Hn * Dn."""
         assert self.base.spec.noise_shape is not None
         return math.prod(self.base.spec.noise_shape)
+
+    @property
+    def chosen_size(self) -> int:
+        """Number of noise values that the actor chooses: Hn * Dn, or Dn that are repeated."""
+        assert self.base.spec.noise_shape is not None
+        return self.base.spec.noise_shape[-1] if self.spec.repeated_noise else self.noise_size
 
     @property
     def chunk_size(self) -> int:
@@ -83,9 +91,14 @@ class DSRL(CriticPolicy):
         return DSRLPolicy(self, num_envs, seed=seed)
 
     def as_noise(self, squashed: Tensor) -> Tensor:
-        """Scale the actor's output [B, Hn * Dn] in (-1, 1) to noise of the base [B, Hn, Dn]."""
+        """Scale the actor's output [B, chosen_size] in (-1, 1) to noise of the base [B, Hn, Dn]."""
+        return self.whole_noise(self.spec.bound * squashed)
+
+    def whole_noise(self, chosen: Tensor) -> Tensor:
+        """Noise of the base [B, Hn, Dn] from chosen values [B, chosen_size]."""
         assert self.base.spec.noise_shape is not None
-        return (self.spec.bound * squashed).view(-1, *self.base.spec.noise_shape)
+        steps, size = self.base.spec.noise_shape
+        return chosen.view(-1, 1 if self.spec.repeated_noise else steps, size).expand(-1, steps, -1)
 
     def select(
         self, obs: ObservationHistory, features: Tensor, actor_noise: Tensor | None, base_samples: Chunk
@@ -95,7 +108,7 @@ class DSRL(CriticPolicy):
         Args:
             obs: observations [B, To, …].
             features: of their latest frames [B, F].
-            actor_noise: N(0, I) noise of the actor [B, Hn * Dn]; None for its mean.
+            actor_noise: N(0, I) noise of the actor [B, chosen_size]; None for its mean.
             base_samples: [B, N, h, A] and [B, N, Hn, Dn].
         """
         assert base_samples.noise is not None
@@ -149,10 +162,33 @@ class DSRLPolicy(ActingPolicy):
     def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
         networks = self.networks
         features = networks.encoder(latest_frame(obs))
-        noise = self._noise(len(features), networks.noise_size) if explore else None
+        noise = self._noise(len(features), networks.chosen_size) if explore else None
         # The base is asked again, for the chunk of the actor's noise.
         self.runner.queries += len(features)
         return networks.select(obs, features, noise, base_samples)
+
+
+class RepeatedNoisePolicy(ActingPolicy):
+    """A base whose noise is the same at each step of a chunk: where DSRL with repeated noise begins."""
+
+    selects_with_base = True
+
+    def __init__(self, base: BasePolicy, num_envs: int) -> None:
+        """Act with a base in `num_envs` environments.
+
+        Raises:
+            ValueError: if the base has no noise input.
+        """
+        if base.spec.noise_shape is None:
+            raise ValueError("repeated_noise=true: this base has no noise that could be repeated")
+        super().__init__(base, num_envs)
+
+    def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
+        assert base_samples.noise is not None
+        noise = base_samples.noise[:, :1, :1].expand_as(base_samples.noise[:, :1])
+        self.runner.queries += len(noise)
+        chunk = sample_base(self.base, obs, noise).executed(self.base.spec.execute)
+        return select_first(chunk)
 
 
 def scale_of_unit_noise(bound: float) -> float:

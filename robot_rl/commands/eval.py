@@ -6,7 +6,7 @@ and with `under=[…]` in the disturbed task, whose results go to `under/<distur
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -37,11 +37,13 @@ from robot_rl.factory import make_vector_env, task_of
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.finetuned.dsrl import RepeatedNoisePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
 from robot_rl.runs import UNDER
 from robot_rl.saved_policies.loading import (
     acting_policy,
+    base_of,
     check_instructions,
     choose_device,
     chosen_execution,
@@ -54,6 +56,8 @@ from robot_rl.saved_policies.loading import (
 from robot_rl.training.provenance import check_frozen, current_code
 from robot_rl.workers.config import SimulationsConfig
 from robot_rl.workers.ray_vector import cluster_envs
+
+REPEATED = "repeated_noise"
 
 GROUPS = {"task": {"*": TaskConfig}, "workers": {"ray": SimulationsConfig}}
 
@@ -89,6 +93,9 @@ class Config:
     swapped: bool = False
     """Give the policy the task's next instruction, while success stays that of the first; results go to
     `swapped/`. A policy that uses the instruction then fails."""
+    repeated_noise: bool = False
+    """Compare the base with itself where the noise of one step is repeated over each chunk, as the actor of
+    method.repeated_noise=true (DSRL) gives it; results go to `repeated_noise/`."""
     under: list[str] = field(default_factory=list)
     """Disturbances in each of which policy and base are evaluated too: camera, light, texture, render,
     size, mass, delay, drop, push, noise or rate (docs/evaluation.md)."""
@@ -109,6 +116,8 @@ class Config:
             raise ValueError(f"policy={self.policy} has no directory: add out=…, and leave out saved")
         if self.saved and (self.task or self.swapped):
             raise ValueError("task=… and swapped=true are for one policy: leave out saved=true")
+        if self.repeated_noise and (self.saved or self.under):
+            raise ValueError("repeated_noise=true compares two ways to act: leave out saved and under")
         if self.under and (self.saved or self.workers):
             raise ValueError("under=[…] is for one policy, in this process: leave out saved and workers")
         if check_split(self.split) == TEST and self.states:
@@ -138,8 +147,8 @@ def run(config: Config) -> None:
             check_same_environment(meta["environment"], envs.describe(), f"policy {policy}", accept)
             told = _check_instructions(config, networks, envs)
             # Refused before the first episode.
-            for candidate in side_by_side(networks).values():
-                _acting(candidate, envs, execution)
+            for make_policy, _ in _candidates(config, networks).values():
+                _acting(make_policy, envs, execution)
             initial = load_states(envs, Path(config.states) if config.states else None, split)
             check_disturbances(config.under, envs.task)
             for name in config.under:
@@ -167,6 +176,7 @@ def _folder(config: Config, split: Split, execution: AsyncOptions, trained: Asyn
     folder = Path(config.policy) / "eval" / (TEST if split == TEST else "")
     folder /= config.task.name if config.task else ""
     folder /= "swapped" if config.swapped else ""
+    folder /= REPEATED if config.repeated_noise else ""
     folder /= Path(config.states).stem if config.states else ""
     if execution == trained:
         return folder
@@ -246,7 +256,7 @@ class _Evaluation:
             if {**record, **how} != record or len(record["success"]) != len(states):
                 begun = time.monotonic()
                 with progress(len(states), f"evaluate step {at.step}", "episodes") as show:
-                    policy = _acting(networks, envs, self.execution)
+                    policy = _acting(partial(acting_policy, networks), envs, self.execution)
                     outcomes = evaluate(envs, policy, states, config.seed, show)
                 write_record(out, at, initial, outcomes, eval_seconds=time.monotonic() - begun, **how)
             print(f"  step {at.step:<8} {_rate(summary_of(read_record(target)))}")
@@ -259,19 +269,33 @@ class _Evaluation:
         outcomes: dict[str, list[Outcome]] = {}
         summaries: dict[str, Summary] = {}
         states = self.initial.states[: self.config.episodes]
-        for name, candidate in side_by_side(networks).items():
+        for name, (make_policy, candidate) in _candidates(self.config, networks).items():
             with progress(len(states), f"evaluate {name}", "episodes") as show:
-                policy = _acting(candidate, envs, self.execution)
+                policy = _acting(make_policy, envs, self.execution)
                 outcomes[name] = evaluate(envs, policy, states, self.config.seed, show, self.told)
             summaries[name] = Summary.of(outcomes[name], fingerprint(candidate))
         return outcomes, summaries
 
 
+def _candidates(
+    config: Config, networks: BasePolicy | FinetunedPolicy
+) -> dict[str, tuple[Callable[[int], ActingPolicy], BasePolicy | FinetunedPolicy]]:
+    """What is compared, by name: makes it act in so many environments, and its networks."""
+    if config.repeated_noise:
+        base = base_of(networks)
+        return {
+            "base": (partial(ActingPolicy, base), base),
+            REPEATED: (partial(RepeatedNoisePolicy, base), base),
+        }
+    compared = side_by_side(networks)
+    return {name: (partial(acting_policy, candidate), candidate) for name, candidate in compared.items()}
+
+
 def _acting(
-    networks: BasePolicy | FinetunedPolicy, envs: RobosuiteVectorEnv, execution: AsyncOptions
+    make_policy: Callable[[int], ActingPolicy], envs: RobosuiteVectorEnv, execution: AsyncOptions
 ) -> ActingPolicy:
     """A policy that acts in the environments. Raises ValueError if it cannot act asynchronously."""
-    policy = acting_policy(networks, envs.num_envs)
+    policy = make_policy(envs.num_envs)
     execution.apply(policy, repeated_in_hold(envs.action_spec))
     return policy
 

@@ -47,6 +47,9 @@ class NoiseSACConfig(SACConfig):
     """Whether the base's own samples are executed where the critics value them higher than the actor's."""
     uncertainty_penalty: float = 0.5
     """Value in that comparison: ensemble mean minus this many standard deviations."""
+    repeated_noise: bool = False
+    """Whether the actor chooses the noise of one step, which is repeated over the chunk. First see what the
+    base does with such noise: `robot-rl eval policy=<base> repeated_noise=true`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -117,7 +120,7 @@ def build_noise_actor(
     temperature = Temperature(
         config.init_alpha * (high - low), config.target_entropy, config.alpha_min * (high - low)
     )
-    return SoftActor(config, networks.actor, networks.noise_size, noise, temperature)
+    return SoftActor(config, networks.actor, networks.chosen_size, noise, temperature)
 
 
 class NoiseMethod(OffPolicyMethod):
@@ -158,6 +161,7 @@ class NoiseMethod(OffPolicyMethod):
             base_samples=self.replay_content.base_samples,
             gate=config.gate,
             uncertainty_penalty=config.uncertainty_penalty,
+            repeated_noise=config.repeated_noise,
         )
         return DSRL(context.base, spec)
 

@@ -75,7 +75,7 @@ class DSRLNALearner(OffPolicyLearner):
         self.noise_critic = EnsembleCritic(
             config.num_critics,
             networks.encoder.feature_size,
-            networks.noise_size,
+            networks.chosen_size,
             config.hidden,
             outputs=critics.codec.spec.outputs,
             layer_norm=config.layer_norm,
@@ -101,14 +101,13 @@ class DSRLNALearner(OffPolicyLearner):
     def _next_value(self, obs: ObservationBatch, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Value [B] of the chunk of the actor's noise, and the noise's log density [B]."""
         config, critics, networks = self.config, self.critics, self.networks
-        drawn = torch.randn(len(obs["state"]), networks.noise_size, generator=generator)
+        drawn = torch.randn(len(obs["state"]), networks.chosen_size, generator=generator)
         squashed, log_prob = networks.actor.sample(critics.encoder(obs), drawn.to(self.device))
-        noise = networks.as_noise(squashed)
         features, subset = critics.target_features(obs), critics.sample_subset(generator)
         if config.backup == "sampled":
-            chunk = networks.decode(base_observation(obs), noise)
+            chunk = networks.decode(base_observation(obs), networks.as_noise(squashed))
             return critics.target_value(features, chunk.flatten(1), subset), log_prob
-        outputs = self.target_noise_critic(features, noise.flatten(1), subset)
+        outputs = self.target_noise_critic(features, networks.spec.bound * squashed, subset)
         return aggregate(critics.codec.decode(outputs), config.aggregation), log_prob
 
     @torch.no_grad()
@@ -121,18 +120,16 @@ class DSRLNALearner(OffPolicyLearner):
     def plan(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
         """Chunks [B, h, A] that the policy executes while it explores."""
         networks = self.networks
-        noise = torch.randn(len(obs["state"]), networks.noise_size, generator=generator).to(self.device)
+        noise = torch.randn(len(obs["state"]), networks.chosen_size, generator=generator).to(self.device)
         features = networks.encoder(obs)
         return networks.select(base_observation(obs), features, noise, base_samples).actions
 
     def _distill(self, batch: Batch) -> dict[str, Tensor]:
         """One step on L_W: critic i of Q^W learns the value of critic i of Q^A, for noise from N(0, I)."""
-        obs, codec = observation(batch), self.critics.codec
-        shape = self.networks.base.spec.noise_shape
-        assert shape is not None
+        obs, codec, networks = observation(batch), self.critics.codec, self.networks
         with torch.no_grad():
-            noise = self.noise(len(batch["reward"]), self.networks.noise_size)
-            chunk = self.networks.decode(base_observation(batch), noise.view(-1, *shape))
+            noise = self.noise(len(batch["reward"]), networks.chosen_size)
+            chunk = networks.decode(base_observation(batch), networks.whole_noise(noise))
             features = self.critics.encoder(obs)
             target = self.critics.values(features, chunk.flatten(1))
         outputs = self.noise_critic(features, noise)
@@ -147,12 +144,14 @@ class DSRLNALearner(OffPolicyLearner):
         config = self.config
 
         def value(squashed: Tensor) -> Tensor:
-            noise = self.networks.as_noise(squashed)
-            values = self.critics.codec.decode(self.noise_critic(features, noise.flatten(1)))
+            noise = self.networks.spec.bound * squashed
+            values = self.critics.codec.decode(self.noise_critic(features, noise))
             q = aggregate(values, config.actor_aggregation)
             if config.bc_weight == 0:
                 return q
-            chunk = self.networks.decode_with_gradient(base_observation(batch), noise)
+            chunk = self.networks.decode_with_gradient(
+                base_observation(batch), self.networks.whole_noise(noise)
+            )
             return q - config.bc_weight * q.detach().abs().mean() * bc_loss(chunk, batch)
 
         return self.soft.update(features, value)

@@ -8,7 +8,7 @@ from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.chunk_runner import PolicyOutput
-from robot_rl.policies.finetuned.dsrl import DSRL, DSRLSpec, scale_of_unit_noise
+from robot_rl.policies.finetuned.dsrl import DSRL, DSRLSpec, RepeatedNoisePolicy, scale_of_unit_noise
 from robot_rl.policies.nets.critic import ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 
@@ -67,6 +67,35 @@ def prefer(networks: DSRL, sign: float) -> None:
         return sign * critic_action.sum(-1, keepdim=True).expand(networks.spec.num_critics, -1, 1)
 
     networks.critic.forward = critic  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("critic_action", ["noise", "chunk"])
+def test_repeated_noise_is_that_of_one_step_at_every_step_of_the_chunk(
+    base: DiffusionPolicy, critic_action: str
+) -> None:
+    networks = trained(base, critic_action, repeated_noise=True, gate=False)
+    assert (networks.chosen_size, networks.noise_size) == (ACTION, 6 * ACTION)
+    for output in play(begin(networks.policy(2)), states(8), explore=True):
+        assert output.noise is not None
+        np.testing.assert_array_equal(output.noise, np.repeat(output.noise[:, :1], 6, 1))
+        assert np.abs(output.noise).max() <= networks.spec.bound
+
+
+def test_a_base_with_repeated_noise_executes_the_chunks_of_that_noise(base: DiffusionPolicy) -> None:
+    frames = states(4)
+    repeated = play(begin(RepeatedNoisePolicy(base, 2)), frames)
+    usual = play(begin(ActingPolicy(base, 2)), frames)
+    for one, other in zip(repeated, usual, strict=True):
+        assert one.noise is not None
+        assert other.noise is not None
+        np.testing.assert_array_equal(one.noise, np.repeat(other.noise[:, :1], 6, 1))
+    first = torch.from_numpy(frames[0])[:, None].expand(-1, 2, -1)
+    assert repeated[0].noise is not None
+    chunk = base.sample({"state": first}, noise=torch.from_numpy(repeated[0].noise)[:, None]).actions[:, 0]
+    for step in range(3):
+        np.testing.assert_allclose(repeated[step].action, chunk[:, step].numpy(), atol=1e-6)
+    with pytest.raises(ValueError, match="no noise"):
+        RepeatedNoisePolicy(ACTPolicy(ACTConfig(width=16, heads=2, layers=1), STATE, ACTION), 1)
 
 
 @pytest.mark.parametrize("critic_action", ["noise", "chunk"])

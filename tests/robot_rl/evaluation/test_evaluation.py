@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from robot_rl.errors import UserError
 from robot_rl.evaluation.evaluate import Outcome, Summary, evaluate, write_evaluation
 from robot_rl.evaluation.initial_states import InitialStates
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk
+from tests.conftest import RunCommand
 
 
 class Walks:
@@ -138,3 +140,16 @@ def test_files_contain_every_outcome_and_the_initial_states(tmp_path: Path) -> N
     assert written["episodes"] == 3
     assert written["policies"]["tuned"]["interval"] == list(wilson(2, 3))
     assert written["policies"]["base"]["fingerprint"] == "base"
+
+
+def test_a_base_is_compared_with_itself_with_repeated_noise(
+    robot_rl: RunCommand, base_run: Path, act_run: Path, tmp_path: Path
+) -> None:
+    robot_rl(
+        "eval", f"policy={base_run}", "episodes=1", "num_envs=1", "repeated_noise=true", f"out={tmp_path}"
+    )
+    written = json.loads((tmp_path / "summary.json").read_text())
+    base, repeated = (written["policies"][name] for name in ("base", "repeated_noise"))
+    assert base["fingerprint"] == repeated["fingerprint"]
+    with pytest.raises(UserError, match="no noise"):
+        robot_rl("eval", f"policy={act_run}", "repeated_noise=true", f"out={tmp_path / 'act'}")

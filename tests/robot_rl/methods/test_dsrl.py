@@ -45,6 +45,7 @@ def make(config: NoiseSACConfig, seed: int = 0) -> DSRLLearner | DSRLNALearner:
         N,
         config.gate,
         config.uncertainty_penalty,
+        config.repeated_noise,
     )
     networks = DSRL(DiffusionPolicy(small, STATE, ACTION).eval(), spec)
     if isinstance(config, DSRLConfig):
@@ -54,7 +55,18 @@ def make(config: NoiseSACConfig, seed: int = 0) -> DSRLLearner | DSRLNALearner:
 
 
 def learners() -> list[NoiseSACConfig]:
-    return [DSRLConfig(**SMALL), *[DSRLNAConfig(**SMALL, base_samples=N, backup=how) for how in BACKUPS]]
+    return [
+        kind
+        for repeated in (False, True)
+        for kind in (
+            DSRLConfig(**SMALL, repeated_noise=repeated),
+            *[DSRLNAConfig(**SMALL, base_samples=N, backup=b, repeated_noise=repeated) for b in BACKUPS],
+        )
+    ]
+
+
+def label(config: NoiseSACConfig) -> str:
+    return f"{config.name} {getattr(config, 'backup', '')} {'repeated' if config.repeated_noise else ''}"
 
 
 def batch(seed: int = 0) -> Batch:
@@ -70,7 +82,7 @@ def batch(seed: int = 0) -> Batch:
     }
 
 
-@pytest.mark.parametrize("config", learners(), ids=lambda c: f"{c.name} {getattr(c, 'backup', '')}")
+@pytest.mark.parametrize("config", learners(), ids=label)
 def test_critic_target_equals_the_equation_of_the_paper(config: NoiseSACConfig) -> None:
     learner, data = make(config), batch()
     networks, critics = learner.networks, learner.critics
@@ -78,24 +90,24 @@ def test_critic_target_equals_the_equation_of_the_paper(config: NoiseSACConfig) 
         for parameter in critics.target.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
         got = learner._td_target(data)
-        eps = torch.randn(B, H * ACTION, generator=torch.Generator().manual_seed(0))
+        steps = 1 if config.repeated_noise else H
+        eps = torch.randn(B, steps * ACTION, generator=torch.Generator().manual_seed(0))
         features = networks.encoder({"state": data["next.state"]})
-        noise = config.bound * networks.actor.sample(features, eps)[0]
+        chosen = config.bound * networks.actor.sample(features, eps)[0]
+        noise = chosen.view(B, steps, ACTION).repeat(1, H // steps, 1)
         if isinstance(learner, DSRLLearner):
-            values = critics.target(features, noise)
+            values = critics.target(features, noise.flatten(1))
         elif learner.config.backup == "sampled":
-            made = networks.base.sample(
-                {"state": data["next.state"][:, None]}, noise=noise.view(B, 1, H, ACTION)
-            )
+            made = networks.base.sample({"state": data["next.state"][:, None]}, noise=noise[:, None])
             values = critics.target(features, made.actions[:, 0, :EXECUTE].flatten(1))
         else:
-            values = learner.target_noise_critic(features, noise)
+            values = learner.target_noise_critic(features, chosen)
         bootstrap = data["discount"] * values.squeeze(-1).amin(0)
     torch.testing.assert_close(got, (data["reward"] + bootstrap).clamp(0, 1))
     assert got[0] == 1  # success ends the episode
 
 
-@pytest.mark.parametrize("config", learners(), ids=lambda c: f"{c.name} {getattr(c, 'backup', '')}")
+@pytest.mark.parametrize("config", learners(), ids=label)
 def test_resumed_learner_continues_exactly(config: NoiseSACConfig) -> None:
     straight = make(config)
     for i in range(4):
@@ -111,7 +123,7 @@ def test_resumed_learner_continues_exactly(config: NoiseSACConfig) -> None:
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("config", learners(), ids=lambda c: f"{c.name} {getattr(c, 'backup', '')}")
+@pytest.mark.parametrize("config", learners(), ids=label)
 def test_base_is_not_changed(config: NoiseSACConfig) -> None:
     learner = make(config)
     before = {name: value.clone() for name, value in learner.networks.base.state_dict().items()}
