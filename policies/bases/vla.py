@@ -21,7 +21,7 @@ from robot_rl.policies.bases.base_policy import (
 )
 from robot_rl.policies.bases.flow import TIME_SCALE, FlowConfig, FlowPolicy
 from robot_rl.policies.bases.imitation import ImitationConfig, check_positive, checked_image_size
-from robot_rl.policies.nets.film_resnet import FiLMResNet
+from robot_rl.policies.nets.film_resnet import CHANNELS_PER_GROUP, FiLMResNet
 from robot_rl.policies.nets.language import SentenceEncoder, Tokenizer, vocabulary_of
 from robot_rl.policies.nets.normalizer import OBSERVATION_BOUND
 
@@ -73,8 +73,11 @@ class VLAPolicy(FlowPolicy):
         super()._check_config()
         config = self.config
         check_positive(config, "tokens_width", "heads", "layers")
-        if not config.channels or min(config.channels) < 8:
-            raise ValueError(f"channels is {config.channels}; give one number of at least 8 for each stage")
+        wrong = [count for count in config.channels if count < 1 or count % CHANNELS_PER_GROUP]
+        if wrong or not config.channels:
+            raise ValueError(
+                f"channels is {config.channels}; give a multiple of {CHANNELS_PER_GROUP} for each stage"
+            )
         if config.tokens_width % config.heads:
             raise ValueError(
                 f"tokens_width is {config.tokens_width}; it must be a multiple of heads, {config.heads}"

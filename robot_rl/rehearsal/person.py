@@ -27,8 +27,8 @@ from robot_rl.robot.takeover import Cue
 
 Duty = Literal["demonstrate", "label", "intervene", "watch"]
 """`demonstrate`: perform the task. `label`: prepare scenes for a policy and mark its successes; an episode
-whose success did not last is discarded, since a classifier learns from them. `intervene`: prepare scenes, mark
-successes, and take over from a failing policy. `watch`: prepare scenes."""
+whose success did not last is discarded, as a classifier learns from them. `intervene`: prepare scenes,
+mark successes, and take over from a failing policy. `watch`: prepare scenes."""
 _PERIOD_S: Final = 1 / 40
 _ACTS_EVERY: Final = 2
 """Periods per decision, which experts make 20 times per second."""
