@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 MOST_WORDS = 32
 """Longest instruction, in words."""
+_MOST_KEPT = 4096
+"""Number of texts whose numbers are kept."""
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -51,6 +53,9 @@ class Tokenizer:
             ValueError: as `numbers_of`, or if one is no text.
         """
         rows = [row.tobytes() for row in encoded.cpu().numpy()]
+        if len(self._known) > _MOST_KEPT:
+            # The texts may come from a server's clients.
+            self._known.clear()
         for row in set(rows) - self._known.keys():
             try:
                 self._known[row] = self.numbers_of(row.rstrip(b"\0").decode())

@@ -24,7 +24,7 @@ from robot_rl.methods.registry import METHODS, build_method
 from robot_rl.policies.bases.flow import FlowConfig, FlowPolicy
 from robot_rl.policies.store import save_policy
 from robot_rl.training.components import build_off_policy
-from robot_rl.training.context import RunBase, Source
+from robot_rl.training.context import RunBase, RunInputs
 from robot_rl.training.updater import sample_batch
 
 _EPISODES, _STEPS = 50, 100
@@ -56,12 +56,12 @@ def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> Imagin
     assert issubclass(kind, OffPolicyMethod)
     config = kind.config_type(num_envs=1, critic_warmup=0, demo_ratio=0.0, replay_capacity=_EPISODES * _STEPS)
     task = load_group("task", "lift", TaskConfig)
-    source = Source(task, RunBase(str(scratch)), None, seed, torch.device("cpu"))
+    inputs = RunInputs(task, RunBase(str(scratch)), None, seed, torch.device("cpu"))
     made = build_method(config)
     assert isinstance(made, OffPolicyMethod)
     options = StateModelConfig(refit_every=_EPISODES, pool=_EPISODES // 2)
     with ExitStack() as resources:
-        components = build_off_policy(made, source, resources, options)
+        components = build_off_policy(made, inputs, resources, options)
     imagination, learner, sampler = components.imagination, components.learner, components.sampler
     assert imagination
     generator = torch.Generator().manual_seed(seed)

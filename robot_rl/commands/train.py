@@ -61,7 +61,7 @@ from robot_rl.training.components import (
     build_offline,
     build_on_policy,
 )
-from robot_rl.training.context import RunBase, Source
+from robot_rl.training.context import RunBase, RunInputs
 from robot_rl.training.logger import RunLogger
 from robot_rl.training.loop import Intervals, NotFinite, Run
 from robot_rl.training.off_policy import train_off_policy
@@ -172,11 +172,11 @@ def run(config: Config) -> None:
             check_run(directory, content)
             if config.accelerate:
                 _check_same(directory, content, processes)
-            source = _source(config, device, processes, closing)
+            inputs = _run_inputs(config, device, processes, closing)
             method = build_method(config.method)
-            components = build(method, source, closing, config.imagination)
-            save_policy = policy_saver(method, components, source.execution)
-            evaluation = _evaluation(config, source, save_policy, clock, closing)
+            components = build(method, inputs, closing, config.imagination)
+            save_policy = policy_saver(method, components, inputs.execution)
+            evaluation = _evaluation(config, inputs, save_policy, clock, closing)
         main = processes.is_main
         facts = _facts(config, device, processes)
         logger = RunLogger(directory, clock=clock, tracker=config.logger, config=content)
@@ -207,7 +207,7 @@ def run(config: Config) -> None:
         loop = Run(directory, logger, progress, stopped, save_policy, evaluate, keep, begin, main)
         try:
             with others_lost(processes):
-                finished = train(config, method, components, source, loop)
+                finished = train(config, method, components, inputs, loop)
         except NotFinite as error:
             record(failed=str(error))
             raise UserError(f"{error}; a smaller learning rate may help") from error
@@ -264,14 +264,14 @@ def _check_same(directory: Path, content: Mapping[str, Any], processes: Processe
     )
 
 
-def _source(config: Config, device: torch.device, processes: Processes, closing: ExitStack) -> Source:
+def _run_inputs(config: Config, device: torch.device, processes: Processes, closing: ExitStack) -> RunInputs:
     """What a run is made from besides its method."""
     make_envs = _one_environment if config.hil else environments(config.workers, closing)
     robot = None
     if isinstance(config.task, RobotTaskConfig):
         assert config.data is not None
         robot = RobotTask(Dataset(Path(config.data)).environment)
-    return Source(
+    return RunInputs(
         robot.task if robot else config.task,
         config.base,
         config.data,
@@ -288,7 +288,7 @@ def _source(config: Config, device: torch.device, processes: Processes, closing:
 
 def _evaluation(
     config: Config,
-    source: Source,
+    inputs: RunInputs,
     save_policy: Callable[[Path], None],
     clock: TrainingClock,
     closing: ExitStack,
@@ -297,7 +297,7 @@ def _evaluation(
     if not config.eval_every:
         return None
     evaluation = PeriodicEvaluation(
-        config.task, config.eval_episodes, source.device, save_policy, clock, source.execution
+        config.task, config.eval_episodes, inputs.device, save_policy, clock, inputs.execution
     )
     closing.callback(evaluation.close)
     return evaluation
@@ -321,17 +321,17 @@ def _one_environment(task: TaskConfig, num_envs: int) -> RobosuiteVectorEnv:
 
 
 def build(
-    method: Method, source: Source, closing: ExitStack, imagination: ImaginationConfig | None
+    method: Method, inputs: RunInputs, closing: ExitStack, imagination: ImaginationConfig | None
 ) -> Components:
     """The components of a run; `closing` closes what they open."""
     if isinstance(method, OfflineMethod):
-        return build_offline(method, source)
+        return build_offline(method, inputs)
     if isinstance(method, OnPolicyMethod):
-        return build_on_policy(method, source, closing)
-    return build_off_policy(method, source, closing, imagination)
+        return build_on_policy(method, inputs, closing)
+    return build_off_policy(method, inputs, closing, imagination)
 
 
-def train(config: Config, method: Method, components: Components, source: Source, run: Run) -> bool:
+def train(config: Config, method: Method, components: Components, inputs: RunInputs, run: Run) -> bool:
     """Run the training loop of the method. Returns True when all steps are done, False when stopped."""
     every = (config.log_every, config.checkpoint_every, config.eval_every, config.save_every)
     intervals = Intervals(config.method.steps, *every)
@@ -347,9 +347,9 @@ def train(config: Config, method: Method, components: Components, source: Source
         return train_on_policy(components, intervals, run, config.seed)
     assert isinstance(method, OffPolicyMethod)
     if config.hil:
-        return train_hil(method, components, source, config.hil, intervals, run)
+        return train_hil(method, components, inputs, config.hil, intervals, run)
     if config.workers and not config.workers.lockstep:
-        return train_with_workers(method, components, source, config.workers, intervals, run)
+        return train_with_workers(method, components, inputs, config.workers, intervals, run)
     return train_off_policy(method.config, components, intervals, run, config.seed)
 
 

@@ -24,7 +24,7 @@ from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.rollout import episode_seed
 from robot_rl.runs import write_text
 from robot_rl.training.components import OffPolicyComponents
-from robot_rl.training.context import Source
+from robot_rl.training.context import RunInputs
 from robot_rl.training.loop import Intervals, Run, check_reward, finite_metrics, is_due, restore_run
 from robot_rl.training.updater import Updater
 
@@ -36,7 +36,7 @@ _STOP_TIMEOUT: Final = 2000 * MS
 def train_hil(
     method: OffPolicyMethod,
     components: OffPolicyComponents,
-    source: Source,
+    inputs: RunInputs,
     config: HilConfig,
     intervals: Intervals,
     run: Run,
@@ -47,7 +47,7 @@ def train_hil(
         True when all steps are done, False when stopped.
     """
     with ExitStack() as resources:
-        return HilTraining(method, components, source, config, intervals, run, resources).train()
+        return HilTraining(method, components, inputs, config, intervals, run, resources).train()
 
 
 class HilTraining:
@@ -57,7 +57,7 @@ class HilTraining:
         self,
         method: OffPolicyMethod,
         components: OffPolicyComponents,
-        source: Source,
+        inputs: RunInputs,
         config: HilConfig,
         intervals: Intervals,
         run: Run,
@@ -66,17 +66,17 @@ class HilTraining:
         self._method, self._learner = method, components.learner
         self._config, self._intervals, self._run = config, intervals, run
         self._resources = resources
-        self._device = source.device
+        self._device = inputs.device
         self._updater = Updater(method.config, components, run)
         self._clock = MonotonicClock()
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="hil-")))
         networks, environment = components.agent.networks, components.envs.describe()
         self._files = pack_policy(networks, {"environment": environment}, folder / "policy")
         self._job = ActorJob(
-            task=source.task,
+            task=inputs.task,
             hil=config,
-            seed=source.seed,
-            accept=list(source.accept),
+            seed=inputs.seed,
+            accept=list(inputs.accept),
             fields=list(components.replay.fields),
             exploration=method.exploration,
             warmup_steps=method.config.warmup_steps,

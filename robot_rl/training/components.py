@@ -49,7 +49,7 @@ from robot_rl.policy_client.remote_base import RemoteBase
 from robot_rl.training.build_imagination import build_imagination
 from robot_rl.training.context import (
     RunBase,
-    Source,
+    RunInputs,
     build_context,
     switch_cost,
     trained_base,
@@ -90,23 +90,23 @@ class OffPolicyComponents:
     """Whether the replay holds images of every step, or what is computed from them."""
 
 
-def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
+def build_offline(method: OfflineMethod, inputs: RunInputs) -> OfflineComponents:
     """Build an offline run. Raises ValueError if dataset, task and method do not fit together."""
-    if source.data is None:
+    if inputs.data is None:
         raise ValueError(
             f"method={method.name} needs demonstrations: add data=…  (`robot-rl collect` makes them)"
         )
-    base = source.base
+    base = inputs.base
     if isinstance(base, RemoteConfig) or (isinstance(base, RunBase) and not method.continues):
         what = "an earlier run" if isinstance(base, RunBase) else "a server"
         raise ValueError(f"method={method.name} trains a base policy: choose base=diffusion, not {what}")
-    dataset = Dataset(Path(source.data))
+    dataset = Dataset(Path(inputs.data))
     environment = dataset.environment
     if method.acts:
-        environment = source.describe()
-        check_same_environment(dataset.environment, environment, f"dataset {source.data}", source.accept)
+        environment = inputs.describe()
+        check_same_environment(dataset.environment, environment, f"dataset {inputs.data}", inputs.accept)
     # Instructions tell scenes apart, in which one policy can act.
-    accept = (*source.accept, *(OF_A_SCENE if dataset.observation_spec.instruction else ()))
+    accept = (*inputs.accept, *(OF_A_SCENE if dataset.observation_spec.instruction else ()))
     replay = Dataset(Path(method.replay)) if method.replay else None
     if replay:
         check_same_environment(replay.environment, environment, f"dataset {replay.path}", accept)
@@ -116,19 +116,19 @@ def build_offline(method: OfflineMethod, source: Source) -> OfflineComponents:
         check_same_environment(made_in, environment, f"base policy {base.path}", accept)
     else:
         config = base
-    context = DatasetContext(dataset, config, source.seed, source.device, source.processes, trained, replay)
+    context = DatasetContext(dataset, config, inputs.seed, inputs.device, inputs.processes, trained, replay)
     return OfflineComponents(method.build_learner(context), environment)
 
 
-def build_on_policy(method: OnPolicyMethod, source: Source, resources: ExitStack) -> OnPolicyComponents:
+def build_on_policy(method: OnPolicyMethod, inputs: RunInputs, resources: ExitStack) -> OnPolicyComponents:
     """Build an on-policy run; `resources` closes what it opens.
 
     Raises:
         ValueError: if task, base and method do not fit together.
     """
-    envs, context = build_context(method, source, resources)
+    envs, context = build_context(method, inputs, resources)
     assert isinstance(envs, RobosuiteVectorEnv)
-    agent = _build_agent(method, context, source.execution)
+    agent = _build_agent(method, context, inputs.execution)
     normalize_states(agent.networks.encoder, context.base)
     learner = method.build_learner(agent, context)
     buffer = RolloutBuffer(method.rollout_steps, envs.num_envs, method.rollout_fields)
@@ -137,7 +137,7 @@ def build_on_policy(method: OnPolicyMethod, source: Source, resources: ExitStack
 
 def build_off_policy(
     method: OffPolicyMethod,
-    source: Source,
+    inputs: RunInputs,
     resources: ExitStack,
     imagination: ImaginationConfig | None = None,
 ) -> OffPolicyComponents:
@@ -146,25 +146,25 @@ def build_off_policy(
     Raises:
         ValueError: if task, base, data and method do not fit together.
     """
-    envs, context = build_context(method, source, resources)
+    envs, context = build_context(method, inputs, resources)
     config = method.config
-    fields = replay_fields(method.replay_content, context, source.task.image_size)
-    rows = replay_rows(config, uneven=source.uneven)
-    _check_memory(rows, fields, source.device)
+    fields = replay_fields(method.replay_content, context, inputs.task.image_size)
+    rows = replay_rows(config, uneven=inputs.uneven)
+    _check_memory(rows, fields, inputs.device)
     switch = switch_cost(context.action_spec, config.gripper_penalty)
     demos = None
     if max(config.demo_ratios) > 0:
-        demos = _load_demonstrations(method, source, envs, context, fields, switch)
-    agent = _build_agent(method, context, source.execution)
+        demos = _load_demonstrations(method, inputs, envs, context, fields, switch)
+    agent = _build_agent(method, context, inputs.execution)
     normalize_states(agent.networks.encoder, context.base, demos)
     learner = method.build_learner(agent, context)
     features_of = fingerprint(context.base) if context.encoder.features else ""
     kind = DecisionReplay if method.replay_content.decisions_only else Replay
-    replay = kind(rows, config.num_envs, context.action_size, fields, source.device, switch, features_of)
-    sampler = MixedSampler(config, replay, demos, method.window(context.base), source.seed)
+    replay = kind(rows, config.num_envs, context.action_size, fields, inputs.device, switch, features_of)
+    sampler = MixedSampler(config, replay, demos, method.window(context.base), inputs.seed)
     imagined = None
     if imagination:
-        accept = source.accept
+        accept = inputs.accept
         imagined = build_imagination(imagination, method, learner, context, envs, demos, accept)
         resources.callback(_close_model, imagined)
     seen = _learns_from_images(method.replay_content, context)
@@ -218,39 +218,39 @@ def _learns_from_images(content: ReplayContent, context: AgentContext) -> bool:
 
 def _load_demonstrations(
     method: OffPolicyMethod,
-    source: Source,
+    inputs: RunInputs,
     envs: RobosuiteVectorEnv | RobotTask,
     context: AgentContext,
     fields: Fields,
     switch: SwitchCost,
 ) -> Replay:
     """Load the demonstrations into a replay with the fields that the method stores."""
-    if source.data is None:
+    if inputs.data is None:
         raise ValueError(
             f"method={method.config.name} takes a part of each batch from demonstrations: add data=…, "
             "or set method.demo_ratio=0"
         )
-    dataset = Dataset(Path(source.data))
+    dataset = Dataset(Path(inputs.data))
     stored = tuple(name.removeprefix(IMAGE_PREFIX) for name in fields if name.startswith(IMAGE_PREFIX))
     cameras = tuple(dict.fromkeys((*stored, *context.base.spec.cameras)))
     if unseen := [camera for camera in cameras if camera not in dataset.observation_spec.cameras]:
         raise ValueError(
-            f"dataset {source.data} has no images of {', '.join(unseen)}: `robot-rl collect "
+            f"dataset {inputs.data} has no images of {', '.join(unseen)}: `robot-rl collect "
             f"task.cameras=[{','.join(cameras)}]` makes one that has, method.demo_ratio=0 needs none"
         )
-    what = f"dataset {source.data}"
-    check_same_environment(dataset.environment, envs.describe(), what, source.accept, cameras)
-    _check_memory(demonstration_rows(dataset, envs.task.instructions), fields, source.device)
+    what = f"dataset {inputs.data}"
+    check_same_environment(dataset.environment, envs.describe(), what, inputs.accept, cameras)
+    _check_memory(demonstration_rows(dataset, envs.task.instructions), fields, inputs.device)
     base, samples = context.base, method.replay_content.base_samples
     return demonstrations_to_replay(
         dataset,
         base,
-        source.seed,
+        inputs.seed,
         fields,
         samples,
-        source.device,
+        inputs.device,
         switch,
-        source.execution,
+        inputs.execution,
         envs.task.instructions,
     )
 

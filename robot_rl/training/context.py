@@ -1,4 +1,4 @@
-"""Loads the frozen base of a run and builds its environments, and checks that they fit together."""
+"""Inputs of a training run: loads the frozen base, builds the environments, checks that they fit together."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ class RunBase:
 
 
 @dataclass(frozen=True)
-class Source:
+class RunInputs:
     """Inputs of a run besides its method: task, base, data, seed, device."""
 
     task: TaskConfig
@@ -67,7 +67,7 @@ class Source:
 
 
 def build_context(
-    method: AgentMethod, source: Source, resources: ExitStack
+    method: AgentMethod, inputs: RunInputs, resources: ExitStack
 ) -> tuple[RobosuiteVectorEnv | RobotTask, AgentContext]:
     """Load the frozen base and build the environments, which `resources` closes.
 
@@ -76,12 +76,12 @@ def build_context(
     Raises:
         ValueError: if task, base and method do not fit together.
     """
-    task, name, encoder = source.task, method.config.name, method.encoder
-    trained = None if isinstance(source.base, UniformConfig) else _load_base(source, name)
-    path = _place(source.base)
+    task, name, encoder = inputs.task, method.config.name, method.encoder
+    trained = None if isinstance(inputs.base, UniformConfig) else _load_base(inputs, name)
+    path = _place(inputs.base)
     if trained:
         method.check_base(trained[0], path)
-        _check_execution(source.execution, method, trained[0])
+        _check_execution(inputs.execution, method, trained[0])
     base_cameras = trained[0].spec.cameras if trained else ()
     cameras = () if encoder in (STATE_ALONE, BASE_FEATURES) else tuple(task.cameras)
     if missing := [camera for camera in base_cameras if camera not in task.cameras]:
@@ -95,18 +95,18 @@ def build_context(
             f"the images of {', '.join(unused)} are not used, neither by the base nor by method={name}, "
             f"which would learn from the {alone} alone; leave them out of task.cameras"
         )
-    envs = source.robot or source.make_envs(task, method.config.num_envs)
+    envs = inputs.robot or inputs.make_envs(task, method.config.num_envs)
     resources.callback(envs.close)
     observed, action_size = envs.observation_spec, len(envs.action_spec)
     if trained is None:
-        assert isinstance(source.base, UniformConfig)
-        base: BasePolicy = UniformPolicy(source.base, observed.state_size, action_size).to(source.device)
+        assert isinstance(inputs.base, UniformConfig)
+        base: BasePolicy = UniformPolicy(inputs.base, observed.state_size, action_size).to(inputs.device)
         method.check_base(base, path)
-        _check_execution(source.execution, method, base)
+        _check_execution(inputs.execution, method, base)
     else:
         base, meta = trained
         check_same_environment(
-            meta["environment"], envs.describe(), f"base policy {path}", source.accept, base_cameras
+            meta["environment"], envs.describe(), f"base policy {path}", inputs.accept, base_cameras
         )
     if (base.spec.state_size, base.spec.action_size) != (observed.state_size, action_size):
         raise ValueError(
@@ -115,7 +115,7 @@ def build_context(
         )
     check_instructions(base, task.name, envs.task.instructions)
     seen = _encoder_spec(method, base, cameras, envs, path)
-    return envs, AgentContext(base, seen, envs.action_spec, source.seed, source.device)
+    return envs, AgentContext(base, seen, envs.action_spec, inputs.seed, inputs.device)
 
 
 def _encoder_spec(
@@ -166,29 +166,29 @@ def trained_base(path: str) -> tuple[ImitationPolicy, Mapping[str, Any]]:
     return base.requires_grad_(True).train(), meta["environment"]
 
 
-def _load_base(source: Source, method: str) -> tuple[BasePolicy, Mapping[str, Any]]:
+def _load_base(inputs: RunInputs, method: str) -> tuple[BasePolicy, Mapping[str, Any]]:
     """Load the base policy of an earlier run, or connect to a server, and its metadata."""
-    if isinstance(source.base, RemoteConfig):
-        return _connect_base(source)
-    if not isinstance(source.base, RunBase):
+    if isinstance(inputs.base, RemoteConfig):
+        return _connect_base(inputs)
+    if not isinstance(inputs.base, RunBase):
         raise ValueError(
             f"method={method} improves a trained base policy: give its run, base=runs/…  "
             "(`robot-rl train method=bc` makes one), or base=uniform to learn without one"
         )
-    networks, meta = load_networks(source.base.path, source.device)
+    networks, meta = load_networks(inputs.base.path, inputs.device)
     return base_of(networks), meta
 
 
-def _connect_base(source: Source) -> tuple[BasePolicy, Mapping[str, Any]]:
-    assert isinstance(source.base, RemoteConfig)
-    base = connect_base(source.base, source.describe())
+def _connect_base(inputs: RunInputs) -> tuple[BasePolicy, Mapping[str, Any]]:
+    assert isinstance(inputs.base, RemoteConfig)
+    base = connect_base(inputs.base, inputs.describe())
     if not base.spec.deterministic:
         print(
-            f"{source.base.url}: this policy draws its own noise, so a run with it cannot be repeated, nor "
+            f"{inputs.base.url}: this policy draws its own noise, so a run with it cannot be repeated, nor "
             "resumed exactly",
             file=sys.stderr,
         )
-    return base.to(source.device).eval(), {"environment": base.environment}
+    return base.to(inputs.device).eval(), {"environment": base.environment}
 
 
 def _place(base: ImitationConfig | RunBase | RemoteConfig | None) -> str:

@@ -16,7 +16,7 @@ from robot_rl.launchers.software import installed_software
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.rollout import episode_seed
 from robot_rl.training.components import OffPolicyComponents
-from robot_rl.training.context import Source
+from robot_rl.training.context import RunInputs
 from robot_rl.training.loop import Intervals, Run, check_reward, is_due, restore_run
 from robot_rl.training.rollout import RECENT, StoredStep
 from robot_rl.training.updater import Updater
@@ -35,7 +35,7 @@ _ARRAYS: Final = ("action", "reward", "terminated", "success", "ended")
 def train_with_workers(
     method: OffPolicyMethod,
     components: OffPolicyComponents,
-    source: Source,
+    inputs: RunInputs,
     config: WorkersConfig,
     intervals: Intervals,
     run: Run,
@@ -48,7 +48,7 @@ def train_with_workers(
     """
     import ray
 
-    training = WorkerTraining(method, components, source, config, intervals, run, ray)
+    training = WorkerTraining(method, components, inputs, config, intervals, run, ray)
     with closing(training):
         return training.train()
 
@@ -60,7 +60,7 @@ class WorkerTraining:
         self,
         method: OffPolicyMethod,
         components: OffPolicyComponents,
-        source: Source,
+        inputs: RunInputs,
         config: WorkersConfig,
         intervals: Intervals,
         run: Run,
@@ -72,13 +72,13 @@ class WorkerTraining:
             UserError: if no worker can start.
         """
         self._ray, self._config, self._intervals, self._run = ray, config, intervals, run
-        self._seed, self._warmup = source.seed, method.config.warmup_steps
+        self._seed, self._warmup = inputs.seed, method.config.warmup_steps
         self._updater = Updater(method.config, components, run)
         self._networks = components.agent.networks
         self._base = {name: value.clone() for name, value in self._networks.base.state_dict().items()}
         total = components.replay.streams
         shares = [share.tolist() for share in np.array_split(np.arange(total), min(config.count, total))]
-        self._pool = CollectorPool(ray, _job(method, components, source), shares)
+        self._pool = CollectorPool(ray, _job(method, components, inputs), shares)
         self._step = self._updates = self._begun = self._dropped = 0
         self._outcomes: list[float] = []
         self._ages: list[int] = []
@@ -205,10 +205,10 @@ class WorkerTraining:
         self._updater.save(self._step, more, replace=replace)
 
 
-def _job(method: OffPolicyMethod, components: OffPolicyComponents, source: Source) -> CollectorJob:
+def _job(method: OffPolicyMethod, components: OffPolicyComponents, inputs: RunInputs) -> CollectorJob:
     """What all workers collect."""
     return CollectorJob(
-        task=source.task,
+        task=inputs.task,
         networks=copy.deepcopy(components.agent.networks).cpu(),
         exploration=method.exploration,
         fields=list(components.replay.fields),

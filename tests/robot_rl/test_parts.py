@@ -18,10 +18,13 @@ from robot_rl.cli.main import main
 from robot_rl.data.raw.robot_environment import make_action_converter, robot_environment
 from robot_rl.hardware.plugins import VARIABLE
 from robot_rl.hardware.robot_file import load_robot
+from robot_rl.policies.bases.base_policy import random_observations
 from robot_rl.policies.bases.flow import FlowConfig, FlowPolicy
 from robot_rl.policies.classifier import SuccessClassifier
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.store import save_policy
+from robot_rl.policy_client.config import RemoteConfig
+from robot_rl.policy_client.remote_base import connect_base
 from robot_rl.robot.robots import robot_path
 from tests.hardware.processes import PATIENCE, ROOT
 from tests.robot_rl import parts
@@ -119,6 +122,21 @@ def deployed(
     return robot.seconds
 
 
+def served(command: Sequence[str], bundle: Path, folder: Path, environment: dict[str, str]) -> None:
+    """Serve a bundle with this command, and ask it for a chunk."""
+    serve = [*command, "serve", f"policy={bundle}", "address=ws://127.0.0.1:0"]
+    with subprocess.Popen(serve, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            url = next(word for word in line.split() if word.startswith("ws://"))
+            base = connect_base(RemoteConfig(url.rstrip(",.")), {})
+            chunk = base.sample(random_observations(base, 1))
+            assert chunk.actions.shape[-1] == base.spec.action_size
+        finally:
+            process.terminate()
+
+
 def test_the_groups_are_parts_of_the_dependencies() -> None:
     """With the same versions: a part is what `pip install robot-rl` would install, with less."""
     whole = set(PYPROJECT["project"]["dependencies"])
@@ -137,6 +155,7 @@ def test_a_server_without_torch_and_a_deployment_without_a_simulator(bundle: Pat
     both = ({**inherited, PART: part} for part in ("robot", "deploy"))
     deployed(command, command, bundle, tmp_path, *both)
     assert parts.NOTE in (tmp_path / "server.log").read_text()
+    served(command, bundle, tmp_path, {**inherited, PART: "deploy"})
 
 
 def test_a_robots_commands_need_no_torch() -> None:
@@ -186,3 +205,4 @@ def test_a_server_and_a_deployment_run_in_clean_environments(bundle: Path, tmp_p
         print(f"{part}: {size:.0f} MB; robot-rl {part} --help: {time.monotonic() - began:.2f} s")
     seconds = deployed(commands["robot"], commands["deploy"], bundle, tmp_path, clean)
     print(f"the server answered after {seconds:.1f} s")
+    served(commands["deploy"], bundle, tmp_path, clean)

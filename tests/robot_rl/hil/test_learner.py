@@ -39,15 +39,15 @@ def make(demonstrations: Path, base_run: Path, tmp_path: Path) -> Iterator[Make]
         def make(*more: str) -> HilTraining:
             options = arguments(demonstrations, base_run, tmp_path, "run", "method.steps=200", *more)
             config = compose(load_command("train"), options)
-            source = train._source(config, torch.device("cpu"), Processes(), closing)
+            inputs = train._run_inputs(config, torch.device("cpu"), Processes(), closing)
             method = build_method(config.method)
-            components = train.build(method, source, closing, None)
+            components = train.build(method, inputs, closing, None)
             assert isinstance(components, OffPolicyComponents)
             logger = RunLogger(tmp_path / "run", clock=lambda: 0.0)
             closing.callback(logger.close)
             run = Run(tmp_path / "run", logger, Silent(), lambda: False, lambda _: None)
             intervals = Intervals(200, 50, 1000)
-            return HilTraining(method, components, source, config.hil, intervals, run, closing)  # type: ignore[arg-type]
+            return HilTraining(method, components, inputs, config.hil, intervals, run, closing)  # type: ignore[arg-type]
 
         yield make
 

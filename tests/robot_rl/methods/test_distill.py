@@ -20,7 +20,7 @@ from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.store import load_base
 from robot_rl.saved_policies.loading import load_networks, policy_directory
 from robot_rl.training.components import build_offline
-from robot_rl.training.context import RunBase, Source
+from robot_rl.training.context import RunBase, RunInputs
 from tests.conftest import RunCommand
 from tests.robot_rl.data import small_dataset
 from tests.robot_rl.data.tuned_policies import save_shifted
@@ -58,13 +58,13 @@ def data(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand, shifted
     return path
 
 
-def source(run: Path, data: Path) -> Source:
-    return Source(load_group("task", "lift", TaskConfig), RunBase(str(run)), str(data), 0, CPU)
+def inputs(run: Path, data: Path) -> RunInputs:
+    return RunInputs(load_group("task", "lift", TaskConfig), RunBase(str(run)), str(data), 0, CPU)
 
 
 def test_training_goes_on_from_the_bases_weights_normalisers_and_loss(base_run: Path, data: Path) -> None:
     config = BCConfig(batch_size=32, successes_only=False)
-    learner = build_offline(BCMethod(config), source(base_run, data)).learner
+    learner = build_offline(BCMethod(config), inputs(base_run, data)).learner
     assert isinstance(learner, BCLearner)
     base = trained(base_run)
     assert_same(dict(learner.policy.state_dict()), dict(base.state_dict()))
@@ -80,7 +80,7 @@ def test_training_goes_on_from_the_bases_weights_normalisers_and_loss(base_run: 
 
 
 def test_the_base_of_a_tuned_run_is_taken(shifted: Path, base_run: Path, data: Path) -> None:
-    learner = build_offline(BCMethod(BCConfig(successes_only=False)), source(shifted, data)).learner
+    learner = build_offline(BCMethod(BCConfig(successes_only=False)), inputs(shifted, data)).learner
     assert isinstance(learner, BCLearner)
     assert_same(dict(learner.policy.state_dict()), dict(trained(base_run).state_dict()))
 
@@ -201,7 +201,7 @@ def test_labels_are_imitated_whoever_acted_and_however_it_ended(
     robot_rl(*collect, "dagger=true", f"data={path}")
     dataset = Dataset(path)
     assert not dataset.success.any()
-    learner = build_offline(BCMethod(BCConfig(batch_size=64)), source(base_run, path)).learner
+    learner = build_offline(BCMethod(BCConfig(batch_size=64)), inputs(base_run, path)).learner
     assert isinstance(learner, BCLearner)
     numbers, mask = learner._batches.draw()
     batch = learner._batches.part(numbers)

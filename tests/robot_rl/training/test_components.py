@@ -16,7 +16,7 @@ from robot_rl.methods.registry import METHODS
 from robot_rl.policies.bases.imitation import ImitationConfig
 from robot_rl.training import components
 from robot_rl.training.components import build_off_policy, replay_rows
-from robot_rl.training.context import RunBase, Source
+from robot_rl.training.context import RunBase, RunInputs
 from tests.conftest import SMALL_RL, RunCommand
 
 
@@ -69,9 +69,9 @@ def test_without_demonstrations_states_are_standardised_by_the_range_of_the_base
     assert issubclass(kind, OffPolicyMethod)
     chosen = kind(kind.config_type(num_envs=1, hidden=[16, 16], demo_ratio=0.0))
     task = load_group("task", "lift", TaskConfig)
-    source = Source(task, RunBase(str(base_run)), None, 0, torch.device("cpu"))
+    inputs = RunInputs(task, RunBase(str(base_run)), None, 0, torch.device("cpu"))
     with ExitStack() as resources:
-        components = build_off_policy(chosen, source, resources)
+        components = build_off_policy(chosen, inputs, resources)
     networks: Any = components.agent.networks
     trained = networks.base.state_normalizer
     assert trained.half_range.max() < 1
