@@ -64,7 +64,9 @@ def onnx_runtime(module: Decision, inputs: tuple[Tensor, Tensor]) -> Callable[[]
     import onnxruntime
 
     names, file = ["state", "noise"], io.BytesIO()
-    torch.onnx.export(module, inputs, input_names=names, dynamo=True, verbose=False).save(file)
+    program = torch.onnx.export(module, inputs, input_names=names, dynamo=True, verbose=False)
+    assert program is not None
+    program.save(file)  # type: ignore[arg-type]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])

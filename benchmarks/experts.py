@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from omegaconf import OmegaConf
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+from robot_rl.cli.compose import load_group  # noqa: E402
 from robot_rl.envs.experts import make_expert  # noqa: E402
 from robot_rl.envs.robosuite_env import RobosuiteEnv  # noqa: E402
 from robot_rl.envs.task import TaskConfig  # noqa: E402
@@ -30,7 +30,7 @@ FIELDS = ["task", "noise", "skill", "seeds", "success", "mean_steps", "p95_steps
 
 
 def make_env(task: str) -> RobosuiteEnv:
-    config = TaskConfig(**OmegaConf.load(ROOT / "configs" / "task" / f"{task}.yaml"))
+    config = load_group("task", task, TaskConfig)
     # Experts see the simulation, not images.
     return RobosuiteEnv(replace(config, cameras=[]))
 

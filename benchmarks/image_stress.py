@@ -48,9 +48,9 @@ class Stress:
         """Read back one corner of the image, which makes the driver finish the frame."""
         corner, pixels = mujoco.MjrRect(0, 0, 2, 2), np.empty((2, 2, 3), np.uint8)
         offscreen = Offscreen(self._model, SIZE, SIZE, quick=True)
-        for _ in range(IMAGES):
+        for _image in range(IMAGES):
             with offscreen._borrowed() as context:
-                for _ in range(READS):
+                for _read in range(READS):
                     mujoco.mjr_readPixels(pixels, None, corner, context)
             self.done["read"] += READS
             time.sleep(0.002)  # otherwise this thread holds the lock or the GIL all the time
