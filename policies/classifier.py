@@ -27,29 +27,46 @@ class SuccessClassifier(nn.Module):
     """
 
     threshold: Tensor
+    example_features: Tensor
+    """Features [T, F] of frames that it has learned from, for `ClassifierCorrection`."""
+    example_success: Tensor
+    """Whether each shows success [T]."""
 
-    def __init__(self, spec: EncoderSpec, hidden: int) -> None:
+    def __init__(self, spec: EncoderSpec, hidden: int, examples: int = 0) -> None:
         super().__init__()
         self.spec, self.hidden = spec, hidden
         self.encoder = ObservationEncoder(spec)
         self.head = nn.Sequential(trunk(self.encoder.feature_size, [hidden]), nn.Linear(hidden, 1))
         self.register_buffer("threshold", torch.zeros(()))
+        # Files of earlier versions have none.
+        kept = examples > 0
+        self.register_buffer(
+            "example_features", torch.zeros(examples, self.encoder.feature_size), persistent=kept
+        )
+        self.register_buffer("example_success", torch.zeros(examples, dtype=torch.bool), persistent=kept)
 
     def forward(self, obs: ObservationBatch) -> Tensor:
-        state = obs["state"][:, : self.spec.state_size]
-        logit: Tensor = self.head(self.encoder({**obs, "state": state})).squeeze(-1)
-        return logit
+        return self.logits(self.features(obs))
 
     def judge(self, obs: ObservationBatch) -> Tensor:
         """Whether each of B frames shows success [B]; the threshold was set by the rate of false alarms."""
         return self(obs) > self.threshold
+
+    def features(self, obs: ObservationBatch) -> Tensor:
+        """Features [B, F] of B frames."""
+        return self.encoder({**obs, "state": obs["state"][:, : self.spec.state_size]})
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Logits [B] of features [B, F]."""
+        logit: Tensor = self.head(features).squeeze(-1)
+        return logit
 
     def save(self, directory: Path, meta: dict[str, Any]) -> None:
         """Write the classifier to a directory, in the format of policies."""
         write_files(
             directory,
             kind=KIND,
-            config={"hidden": self.hidden},
+            config={"hidden": self.hidden, "examples": len(self.example_features)},
             spec=asdict(self.spec),
             meta=meta,
             weights=self.state_dict(),
@@ -60,7 +77,7 @@ def _load(directory: Path, record: Record) -> SuccessClassifier:
     """Load a classifier. Raises ValueError if its files are damaged."""
     try:
         spec = msgspec.convert(record.spec, EncoderSpec)
-        classifier = SuccessClassifier(spec, record.config["hidden"])
+        classifier = SuccessClassifier(spec, record.config["hidden"], record.config.get("examples", 0))
     except (KeyError, TypeError, msgspec.ValidationError) as error:
         raise ValueError(f"{directory} is damaged: {error!r}") from error
     read_weights(directory, record, classifier)

@@ -99,7 +99,10 @@ def run(config: Config) -> None:
                 if welcome is None:
                     return
                 folder = Path(resources.enter_context(TemporaryDirectory(prefix="actor-")))
-                actor = make_actor(welcome, config.own, folder, device, client, clock, stop, _say, resources)
+                corrected = Path(config.spool).with_name("classifier")
+                actor = make_actor(
+                    welcome, config.own, folder, corrected, device, client, clock, stop, _say, resources
+                )
             first = max([welcome.episode, *(episode + 1 for episode in outbox.episodes)])
             actor.run(first)
         except DeviceError as error:

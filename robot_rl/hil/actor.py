@@ -16,6 +16,7 @@ from robot_rl.hardware.connection import NoAnswer, RobotError, ServerChanged
 from robot_rl.hardware.protocol.large_messages import pack, pack_all
 from robot_rl.hardware.realtime import COMMANDS, realtime_priority
 from robot_rl.hil.actor_job import ActorJob
+from robot_rl.hil.classifier_updates import ClassifierUpdates
 from robot_rl.hil.link.client import LearnerClient, LearnerLost
 from robot_rl.hil.link.messages import End, Step, Weights, unpack_tensors
 from robot_rl.policies.acting import ActingPolicy
@@ -72,6 +73,7 @@ class Actor:
         steps: int,
         stop: Callable[[], bool],
         say: Callable[[str], None],
+        updates: ClassifierUpdates | None = None,
     ) -> None:
         """Create without starting; the caller closes the arguments.
 
@@ -86,7 +88,9 @@ class Actor:
             steps: environment steps of the run so far, of all actors.
             stop: polled at each step; True ends the actor.
             say: shows a line to the user.
+            updates: corrects the classifier of success by what the operator says.
         """
+        self._updates = updates
         self._env, self._policy, self._networks, self._operator = env, policy, networks, operator
         self._client, self._outbox, self._clock, self._job = client, client.outbox, clock, job
         self._steps, self._stop, self._say = steps, stop, say
@@ -224,6 +228,10 @@ class Actor:
             hold=episode.success,
         )
         self._shared.end(episode.outcome)
+        if self._updates and self._updates.pending:
+            # An arm without commands would go into fault meanwhile.
+            self._env.halt()
+            self._updates.learn()
         if isinstance(episode.error, LearnerLost | NoAnswer | ServerChanged):
             raise episode.error
         self._client.exchange()
@@ -242,6 +250,8 @@ class Actor:
         revoked = bool(self._held) and self._operator.revoked()
         if revoked:
             self._say("the operator has taken back the last success")
+        if self._held and self._updates:
+            self._updates.note_success(revoked=revoked)
         for record in self._held:
             if revoked and isinstance(record, Step):
                 record = msgspec.structs.replace(record, reward=record.reward - 1.0)

@@ -33,6 +33,9 @@ class HilConfig:
     success: str | None = None
     """`method=classifier` run, on the actor's machine, that judges success by the robot's cameras; null uses
     the robot's success sensor, or the operator's key."""
+    correct_classifier: bool = False
+    """Whether that classifier learns during training: from a success that a person takes back, and from one
+    that a person marks where it saw none. The corrected one is saved beside the actor's `spool`."""
     instruction: str | None = None
     """What the robot is asked to do, for a policy that reads instructions; null for the task's only one."""
     turns_with: str | None = None
@@ -88,6 +91,10 @@ class HilConfig:
                 raise ValueError(
                     f"hil.{name}={getattr(self, name)} requires a robot: give hil.robot=…, or leave it out"
                 )
+        if self.correct_classifier and not self.revocable:
+            raise ValueError(
+                "hil.correct_classifier=true is for a person who corrects the classifier of hil.success=…"
+            )
         if self.turns_with == self.name:
             raise ValueError(
                 f"hil.turns_with={self.name} is the name of this client: choose another hil.name=…"

@@ -25,13 +25,14 @@ from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hil.actor import Actor
 from robot_rl.hil.actor_environment import SimActorEnvironment
 from robot_rl.hil.actor_job import ActorJob, unpack_job, unpack_policy
+from robot_rl.hil.classifier_updates import ClassifierUpdates, current_classifier
 from robot_rl.hil.config import NO_OPERATOR, SCRIPTED, HilConfig
 from robot_rl.hil.link.client import LearnerClient
 from robot_rl.hil.link.messages import Welcome
 from robot_rl.hil.operator_check import check_operator
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.deployment import check_robot_fits
-from robot_rl.robot.deploy.judge import success_judge
+from robot_rl.robot.deploy.judge import ClassifierOrPerson, success_judge
 from robot_rl.robot.deploy.resets import RESETS, WaitUntilReady, default_reset, make_reset, ready_on_enter
 from robot_rl.robot.deploy.terminal import open_terminal_keys
 from robot_rl.robot.deploy.turns import Turns
@@ -50,6 +51,7 @@ def make_actor(
     welcome: Welcome,
     own: Mapping[str, Any],
     folder: Path,
+    corrected: Path,
     device: torch.device,
     client: LearnerClient,
     clock: Clock,
@@ -63,6 +65,7 @@ def make_actor(
         welcome: the learner's answer to the handshake.
         own: options of `HilConfig` of this actor, which replace those of the learner.
         folder: empty folder for the policy's files.
+        corrected: directory of the classifier of success that is corrected during training.
         device: device of the policy.
         client: link to the learner.
         clock: clock of this machine.
@@ -103,9 +106,20 @@ def make_actor(
         client.check_connected()
         return stop() or client.stopping
 
-    operator, env = _EnvironmentBuilder(job, envs, display, ended, show, resources).build()
+    builder = _EnvironmentBuilder(job, envs, display, ended, show, resources, corrected)
+    operator, env = builder.build()
     actor = Actor(
-        env, operator, policy, networks, client, job, clock, steps=welcome.steps, stop=stop, say=show
+        env,
+        operator,
+        policy,
+        networks,
+        client,
+        job,
+        clock,
+        steps=welcome.steps,
+        stop=stop,
+        say=show,
+        updates=builder.updates,
     )
     actor.load_weights(welcome.weights)
     return actor
@@ -125,6 +139,9 @@ class _EnvironmentBuilder:
     stop: Callable[[], bool]
     say: Callable[[str], None]
     resources: ExitStack
+    corrected: Path
+    updates: ClassifierUpdates | None = None
+    """Corrects the classifier of success, if that is wanted; made by `build`."""
 
     def build(self) -> tuple[Operator, SharedEnvironment]:
         config = self.job.hil
@@ -187,7 +204,13 @@ class _EnvironmentBuilder:
         period, keys = 1 / self.job.task.control_freq, self.display.keys
         reader = camera_reader(robot, address, self.job.task.cameras, period, keys, False)
         frames = self.resources.enter_context(reader)
-        judge = success_judge(config.success, robot, address, period, keys, False, person, self.resources)
+        success = config.success
+        if success and config.correct_classifier:
+            success = current_classifier(success, self.corrected)
+        judge = success_judge(success, robot, address, period, keys, False, person, self.resources)
+        if success and config.correct_classifier:
+            assert isinstance(judge, ClassifierOrPerson)
+            self.updates = ClassifierUpdates(judge, success, self.corrected, self.say)
         if judge is None and SUCCESS not in robot.spec.sensors:
             raise ValueError(
                 f"the robot {robot.spec.name} does not measure success: give hil.success=…, a classifier "

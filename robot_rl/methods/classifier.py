@@ -20,6 +20,8 @@ from robot_rl.policies.nets.encoder import ENCODERS, EncoderSpec
 
 _ROWS = 512
 """Frames per forward pass when measuring."""
+_EXAMPLES = 4096
+"""Most frames whose features are saved with the classifier, for later corrections."""
 _BINS = 10
 """Number of intervals of probability in which a prediction is compared with the outcome."""
 
@@ -181,6 +183,15 @@ def threshold_for(highest: NDArray[np.floating], false_alarms: float) -> float:
     return max(0.0, float(ordered[allowed]))
 
 
+def choose_examples(
+    success: NDArray[np.int64], other: NDArray[np.int64], count: int, seed: int
+) -> NDArray[np.int64]:
+    """Choose `count` rows of frames with and without success, if possible not more than half of them with."""
+    rng = np.random.default_rng([seed, 6])
+    shown = rng.permutation(success)[: max(count // 2, count - len(other))]
+    return np.sort(np.concatenate([shown, rng.permutation(other)[: count - len(shown)]]))
+
+
 def calibration(logits: NDArray[np.floating], success: NDArray[np.bool_]) -> list[Bin]:
     """Count the successes among frames of similar predictions, in tenths of probability.
 
@@ -231,6 +242,8 @@ class ClassifierLearner:
             classifier.parameters(), config.lr, weight_decay=config.weight_decay, fused=True
         )
         self._generator = torch.Generator().manual_seed(seed)
+        success, other = (rows.numpy() for rows in self._rows)
+        self._examples = choose_examples(success, other, len(classifier.example_features), seed)
 
     def update(self) -> dict[str, Tensor]:
         """One gradient step."""
@@ -263,6 +276,16 @@ class ClassifierLearner:
             if (other := self._frames.other[rows]).any():
                 highest.append(float(self.logits(rows)[other].max()))
         self.classifier.threshold.fill_(threshold_for(np.array(highest), self.config.false_alarms))
+        self._keep_examples()
+
+    @torch.no_grad()
+    def _keep_examples(self) -> None:
+        rows, classifier = torch.from_numpy(self._examples), self.classifier
+        for start in range(0, len(rows), _ROWS):
+            part = rows[start : start + _ROWS]
+            seen = {name: values[part].to(self.device) for name, values in self._obs.items()}
+            classifier.example_features[start : start + _ROWS] = classifier.features(seen)
+        classifier.example_success.copy_(torch.from_numpy(self._frames.success[self._examples]))
 
     def measure(self) -> Rates:
         """Error rates of the threshold on the measurement episodes."""
@@ -372,8 +395,9 @@ class ClassifierMethod(OfflineMethod):
         seen = {name: obs[name] for name in ("state", *(f"images.{camera}" for camera in encoder.cameras))}
         frames = LabelledFrames(seen, shown, other, dataset.episodes)
         torch.manual_seed(context.seed)
-        classifier = SuccessClassifier(encoder, config.hidden)
+        learned = [dataset.episodes[number] for number in parts.learn]
+        labelled = sum(int((shown[rows] | other[rows]).sum()) for rows in learned)
+        classifier = SuccessClassifier(encoder, config.hidden, min(labelled, _EXAMPLES))
         if encoder.state_size:
-            learned = [obs["state"][dataset.episodes[number]] for number in parts.learn]
-            classifier.encoder.norm.fit(np.concatenate(learned))
+            classifier.encoder.norm.fit(np.concatenate([obs["state"][rows] for rows in learned]))
         return ClassifierLearner(config, classifier, frames, parts, context.device, context.seed)

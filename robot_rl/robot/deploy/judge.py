@@ -1,10 +1,13 @@
 """Judges success with a classifier, for robots without a success sensor."""
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Final
 
 import torch
+from torch import Tensor
 
 from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec, make_observation
 from robot_rl.envs.real_arm import Judge
@@ -20,6 +23,9 @@ from robot_rl.policies.store import load_policy_files
 from robot_rl.robot.deploy.cameras import check_cameras
 from robot_rl.robot.operators.person import Person
 from robot_rl.saved_policies.loading import policy_directory
+
+KEPT: Final = 20
+"""Newest frames of an episode whose features are kept."""
 
 
 def load_classifier(path: str) -> tuple[SuccessClassifier, ObservationSpec]:
@@ -62,11 +68,25 @@ def success_judge(
         RobotError: if a camera gives no image.
     """
     if classifier:
-        judge = resources.enter_context(classifier_judge(classifier, robot, address, period, keys, insecure))
-        return lambda state, since: bool(person and person.succeeded) or judge(state, since)
+        looks = classifier_judge(classifier, robot, address, period, keys, insecure)
+        return ClassifierOrPerson(resources.enter_context(looks), person)
     if person is None or SUCCESS in robot.spec.sensors:
         return None
     return lambda *_: person.succeeded
+
+
+class ClassifierOrPerson:
+    """Success by a classifier or by a person's mark."""
+
+    def __init__(self, classifier: "ClassifierJudge", person: Person | None) -> None:
+        self.classifier, self._person = classifier, person
+        self.missed = False
+        """Whether the classifier has missed the success that the person marked."""
+
+    def __call__(self, state: State, since: int) -> bool:
+        seen, marked = self.classifier(state, since), bool(self._person and self._person.succeeded)
+        self.missed = marked and not seen
+        return seen or marked
 
 
 @contextmanager
@@ -100,7 +120,9 @@ class ClassifierJudge:
             ValueError: if the robot does not measure the classifier's inputs.
         """
         check_cameras(robot, observed, "the classifier")
-        self._classifier, self._frames, self._observed = classifier, frames, observed
+        self.classifier, self._frames, self._observed = classifier, frames, observed
+        self._since = -1
+        self._features: deque[Tensor] = deque(maxlen=KEPT)
         self._robot_state = RobotState(robot, observed) if classifier.spec.state_size else None
 
     @torch.no_grad()
@@ -114,7 +136,7 @@ class ClassifierJudge:
         if self._robot_state is not None:
             seen = make_observation(dict(self._robot_state.raw(state)), self._observed)
             obs["state"] = torch.from_numpy(seen["state"][None])
-        for camera in self._classifier.spec.cameras:
+        for camera in self.classifier.spec.cameras:
             assert self._frames is not None
             try:
                 newest = self._frames.newest(camera)
@@ -125,4 +147,14 @@ class ClassifierJudge:
                 return False
             image = newest.image
             obs[IMAGE_PREFIX + camera] = torch.from_numpy(image[None].copy())
-        return bool(self._classifier.judge(obs))
+        if since != self._since:
+            self._since = since
+            self._features.clear()
+        features = self.classifier.features(obs)
+        self._features.append(features)
+        return bool(self.classifier.logits(features) > self.classifier.threshold)
+
+    @property
+    def newest_features(self) -> Tensor:
+        """Features [n, F] of the newest frames of the last episode that was judged, at most `KEPT`."""
+        return torch.cat(list(self._features))

@@ -1,0 +1,62 @@
+"""Learns from frames that a success classifier judged wrongly, while it is in use.
+
+Only the head learns, from stored features of the frames that it was trained on and of the corrected ones,
+which takes a fraction of a second. The encoder stays as it is.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from robot_rl.policies.classifier import SuccessClassifier
+
+_STEPS = 300
+"""Gradient steps for each correction."""
+_BATCH = 128
+_LR = 1e-3
+
+
+class ClassifierCorrection:
+    """Corrects a classifier by what a person says of episodes that it has judged."""
+
+    def __init__(self, classifier: SuccessClassifier, seed: int = 0) -> None:
+        """Correct `classifier` in place.
+
+        Raises:
+            ValueError: if it has no examples of its training.
+        """
+        if not len(classifier.example_features):
+            raise ValueError(
+                "the classifier is of an earlier version and has no examples to learn from: train it again"
+            )
+        self.classifier = classifier
+        self._corrected = {False: classifier.example_features[:0], True: classifier.example_features[:0]}
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def learn(self, features: Tensor, *, success: bool) -> None:
+        """Learn from frames with these features [n, F] whether they show success.
+
+        Of frames that show none, the threshold is then above what the classifier says.
+        """
+        classifier = self.classifier
+        self._corrected[success] = torch.cat([self._corrected[success], features])
+        optimizer = torch.optim.AdamW(classifier.head.parameters(), _LR)
+        labels = torch.arange(_BATCH) < _BATCH // 2
+        for _ in range(_STEPS):
+            batch = torch.cat([self._draw(_BATCH // 2, success=shows) for shows in (True, False)])
+            loss = nn.functional.binary_cross_entropy_with_logits(classifier.logits(batch), labels.float())
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+        if not success:
+            with torch.no_grad():
+                highest = classifier.logits(features).max()
+                classifier.threshold.copy_(torch.maximum(classifier.threshold, highest))
+
+    def _draw(self, count: int, *, success: bool) -> Tensor:
+        """Features [count, F] of examples with this label, half of them corrected ones if there are some."""
+        classifier, corrected = self.classifier, self._corrected[success]
+        known = classifier.example_features[classifier.example_success == success]
+        drawn = [(known, count - count // 2), (corrected, count // 2)] if len(corrected) else [(known, count)]
+        return torch.cat(
+            [rows[torch.randint(len(rows), (size,), generator=self._generator)] for rows, size in drawn]
+        )
