@@ -89,6 +89,8 @@ class Config:
     """Address of the robot's server, as in `robot-rl robot address=…`."""
     episodes: int = 20
     """Number of episodes."""
+    horizon: int | None = None
+    """Control steps after which an episode ends as a failure; as in the policy's training if null."""
     reset: str | None = None
     """Reset between episodes. `scene`: a simulated task is set to its saved initial state of that number.
     `operator`: the gripper opens, the arm moves home, you prepare the scene and press Enter, or `b` at the
@@ -143,8 +145,10 @@ class Config:
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
 
     def __post_init__(self) -> None:
-        if self.episodes < 1:
-            raise ValueError(f"episodes={self.episodes}: ask for at least 1")
+        for name in ("episodes", "horizon"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: ask for at least 1")
         if is_server(self.policy) and self.out.startswith(self.policy):
             raise ValueError(f"policy={self.policy} has no directory: add out=…")
         if self.reset not in (None, *RESETS):
@@ -178,6 +182,8 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
     bundle = read_manifest(Path(config.policy)) if is_bundle(Path(config.policy)) else None
     networks, meta = load_networks(config.policy, choose_device(config.device))
     environment = meta["environment"]
+    if config.horizon is not None:
+        environment = {**environment, "horizon": config.horizon}
     execution = chosen_execution(config.asynchronous, config.delay, meta)
     keys = load_client_keys(Path(config.keys)) if config.keys else None
 
@@ -252,6 +258,7 @@ def _facts(
         "fingerprint": fingerprint(networks),
         "task": environment["task"],
         "control_freq": environment["control_freq"],
+        "horizon": environment["horizon"],
         "robot": {"name": robot.spec.name, "address": config.robot, "spec_sha256": robot.spec.sha256},
         "operator": config.operator,
         "recorded": _raw_folder(config),

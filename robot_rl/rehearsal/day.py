@@ -62,13 +62,15 @@ class Plan:
     """Options that the second run of reinforcement learning has in addition; none: there is no second run."""
     episodes: int = 50
     """Judged episodes of each policy."""
+    horizon: int = 80
+    """Control steps of a judged episode, after which it is a failure."""
     clean: bool = True
     """Whether to deploy from a new environment that has only what deployment needs; it takes a checkout."""
     seed: int = 0
     """Seed of everything random."""
 
     def __post_init__(self) -> None:
-        for name in ("demonstrations", "trials", "episodes"):
+        for name in ("demonstrations", "trials", "episodes", "horizon"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: at least 1")
 
@@ -182,7 +184,7 @@ class Day:
     def _base(self) -> None:
         home = self._home
         self._train("base", "method=bc", f"data={home / 'demos.zarr'}", *self._plan.base)
-        trials = self._deploy("trials", f"policy={home / 'base'}", self._plan.trials, Habits("label"))
+        trials = self._deploy("trials", [f"policy={home / 'base'}"], self._plan.trials, Habits("label"))
         recordings = [self._recorded(out) for out in trials]
         datasets = [home / "demos.zarr"]
         for raw in recordings:
@@ -238,9 +240,8 @@ class Day:
                         f"robot={self._address}",
                     ]
                 )
-            for out in self._deploy(
-                policy, f"policy={bundle}", self._plan.episodes, Habits("watch"), program=program
-            ):
+            more = [f"policy={bundle}", f"horizon={self._plan.horizon}"]
+            for out in self._deploy(policy, more, self._plan.episodes, Habits("watch"), program=program):
                 self._terminal.run(["data", "view", f"dataset={self._recorded(out)}"])
 
     # ---- commands --------------------------------------------------------------------------------------
@@ -270,7 +271,12 @@ class Day:
         ]
 
     def _deploy(
-        self, name: str, policy: str, episodes: int, habits: Habits, program: Sequence[str] = ()
+        self,
+        name: str,
+        options: Sequence[str],
+        episodes: int,
+        habits: Habits,
+        program: Sequence[str] = (),
     ) -> list[Path]:
         """Run episodes until there are enough, and return the files of the results.
 
@@ -291,7 +297,7 @@ class Day:
                 self._terminal.run(
                     [
                         "deploy",
-                        policy,
+                        *options,
                         f"robot={self._address}",
                         f"episodes={left}",
                         "reset=operator",
