@@ -15,7 +15,7 @@ SIZE = 8
 
 
 def frames(center: float, count: int, seed: int) -> Tensor:
-    """Features around a point on the first axis; the second one is 1 for the frames of one kind of failure."""
+    """Features around a point on the first axis."""
     found = 0.3 * torch.randn(count, SIZE, generator=torch.Generator().manual_seed(seed))
     found[:, 0] += center
     return found

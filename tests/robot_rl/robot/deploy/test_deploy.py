@@ -127,11 +127,11 @@ def test_episodes_begin_at_the_saved_states_of_a_served_task(
 
 
 def test_an_arm_can_begin_at_home_and_actions_can_have_their_time(lift: str, policy: Path) -> None:
-    more = ("episodes=1", "reset=home", "lookahead_ms=90")
+    more = ("episodes=1", "reset=home", "lookahead_ms=90", "horizon=7")
     assert main(["deploy", f"policy={policy}", f"robot={lift}", *more]) == 0
-    assert (read(policy)["reset"], read(policy)["lookahead_ms"]) == ("home", 90.0)
+    assert [read(policy)[name] for name in ("reset", "lookahead_ms", "horizon")] == ["home", 90.0, 7]
     (episode,) = read(policy)["episodes"]
-    assert episode["steps"] == STEPS or episode["interrupted"]
+    assert episode["steps"] == 7 or episode["interrupted"]
     assert episode["refused"] == 0 or episode["interrupted"]
     assert state_of(lift) == (Mode.IDLE, "")
 
