@@ -18,6 +18,7 @@ SMALL = (
     "demonstrations=4",
     "trials=1",
     "episodes=2",
+    "horizon=30",
     'task=["task=lift_image","task.image_size=[32,32]","task.control_freq=5","task.horizon=30"]',
     'robot=["lease_ms=1000"]',
     'derive=["max_age_ms=60000"]',
