@@ -46,6 +46,9 @@ class ClassifierUpdates:
     def note_success(self, *, revoked: bool) -> None:
         """Note what became of the last episode, which ended as a success, before the next one is judged."""
         frames = self._judge.classifier.newest_features
+        if not len(frames):
+            # Marked before the first image of the episode.
+            return
         if revoked:
             self.pending.append((frames, False))
         elif self._judge.missed:

@@ -157,4 +157,4 @@ class ClassifierJudge:
     @property
     def newest_features(self) -> Tensor:
         """Features [n, F] of the newest frames of the last episode that was judged, at most `KEPT`."""
-        return torch.cat(list(self._features))
+        return torch.cat([self.classifier.example_features[:0], *self._features])
