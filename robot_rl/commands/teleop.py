@@ -59,6 +59,9 @@ class Config:
     """Labels stored with each episode: labels.operator=carl."""
     instruction: str | None = None
     """What the robot is asked to do: a label of each episode, which `data derive` makes its instruction."""
+    instructions: list[str] = field(default_factory=list)
+    """Several of these, for successive episodes in turns. Screen and page show the next one; that of a
+    discarded episode is asked again."""
     speed: float = 0.2
     """Speed of the tool at full deflection in m/s, within the robot's limits."""
     turn: float = 0.8
@@ -71,6 +74,10 @@ class Config:
     """Use a network without keys."""
 
     def __post_init__(self) -> None:
+        if self.instruction is not None and self.instructions:
+            raise ValueError("instruction=… is one for all episodes, instructions=[…] are several: give one")
+        for text in self.instructions:
+            encode_instruction(text)
         if self.instruction is not None:
             encode_instruction(self.instruction)
             self.labels = {**self.labels, INSTRUCTION: self.instruction}
@@ -144,7 +151,8 @@ def _recording(
     )
     ended.enter_context(recorder)
     labels = {"device": _name(config), **config.labels}
-    return BackgroundRecorder(recorder, labels, screen.say), len(RawDataset(Path(config.out)).episodes)
+    first = len(RawDataset(Path(config.out)).episodes)
+    return BackgroundRecorder(recorder, labels, screen.say, config.instructions, first), first
 
 
 def _name(config: Config) -> str:

@@ -1,9 +1,10 @@
 """Records a series of episodes, started and ended by keys or by time, and formats their status."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from robot_rl.envs.instruction import INSTRUCTION
 from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.recording.records import Outcome
@@ -27,10 +28,31 @@ Say = Callable[[str], None]
 class KeyedRecorder:
     """Recorder whose episodes begin and end by key presses."""
 
-    def __init__(self, recorder: RecorderProcess, labels: Labels, say: Say) -> None:
-        """Wrap a recorder; `labels` are added to each episode, `say` prints a line."""
+    def __init__(
+        self,
+        recorder: RecorderProcess,
+        labels: Labels,
+        say: Say,
+        instructions: Sequence[str] = (),
+        first: int = 0,
+    ) -> None:
+        """Wrap a recorder.
+
+        Args:
+            recorder: the recorder process.
+            labels: labels of each episode.
+            say: prints a line.
+            instructions: of successive episodes, in turns; a discarded or interrupted one is asked again.
+            first: number of the first episode, which says whose turn it is.
+        """
         self._recorder, self._labels, self._say = recorder, labels, say
+        self._instructions, self._kept = instructions, first
         self._described: Ended | None = None
+
+    @property
+    def instruction(self) -> str:
+        """Instruction of the open episode, or of the next one; "" without instructions."""
+        return self._instructions[self._kept % len(self._instructions)] if self._instructions else ""
 
     def press(self, key: str) -> Status:
         """Handle a key ("" for none) and return the recorder's status afterwards.
@@ -40,10 +62,12 @@ class KeyedRecorder:
         """
         try:
             if key == "b":
-                self._recorder.begin(self._labels)
+                asked = {INSTRUCTION: self.instruction} if self.instruction else {}
+                self._recorder.begin({**self._labels, **asked})
             elif key in KEYS:
                 self._described = self._recorder.end(KEYS[key])
                 self._say(describe(self._described))
+                self._kept += KEYS[key] != "discarded"
         except RecorderError as error:
             if self._recorder.process.poll() is not None:
                 raise

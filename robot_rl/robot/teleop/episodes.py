@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Self
 
 from robot_rl.envs.robot_state import SUCCESS, TIME_LEFT
@@ -26,8 +26,16 @@ _COMMIT_TIMEOUT: Final = 90.0
 class BackgroundRecorder:
     """Sends the key presses of `robot-rl record` to a recorder from a background thread."""
 
-    def __init__(self, recorder: RecorderProcess, labels: Labels, say: Say) -> None:
-        self._keyed = KeyedRecorder(recorder, labels, say)
+    def __init__(
+        self,
+        recorder: RecorderProcess,
+        labels: Labels,
+        say: Say,
+        instructions: Sequence[str] = (),
+        first: int = 0,
+    ) -> None:
+        """Start with `with`; arguments as for `KeyedRecorder`."""
+        self._keyed = KeyedRecorder(recorder, labels, say, instructions, first)
         self._keys: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._requested = self._done = 0
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
@@ -59,7 +67,13 @@ class BackgroundRecorder:
     @property
     def line(self) -> str:
         """Status line for the user."""
-        return self.failure or status_line(self.status)
+        asked = f"{self.instruction!r}; " if self.instruction else ""
+        return self.failure or asked + status_line(self.status)
+
+    @property
+    def instruction(self) -> str:
+        """Instruction of the open episode, or of the next one; "" without instructions."""
+        return self._keyed.instruction
 
     def press(self, key: str) -> None:
         """Queue a key press; returns immediately."""
@@ -144,7 +158,7 @@ class TeleopEpisodes:
             return ProgramStatus(task="teleoperation, not recorded", marks=marks, text=text)
         status = recording.status
         return ProgramStatus(
-            task="recording",
+            task=f"recording: {recording.instruction}" if recording.instruction else "recording",
             episode=self._first if status.last is None else status.last.number + 1,
             running=recording.open,
             seconds=status.seconds if recording.open else None,

@@ -2,12 +2,17 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.protocol.messages import Mode
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
+from robot_rl.hardware.recording.records import Footer, Outcome
+from robot_rl.hardware.recording.requests import Ended
+from robot_rl.robot.recording_session import KeyedRecorder
 from robot_rl.robot.teleop.episodes import BackgroundRecorder, TeleopEpisodes
 from tests.hardware.processes import Server, eventually
 
@@ -53,6 +58,40 @@ def test_marks_are_those_that_do_something_now(server: Server, robot: RobotClien
         eventually(lambda: not recording.open and not recording.busy, "it is committed")
         episodes.watch(robot.sample())
         assert marks(Mode.ARMED) == ("begin",)
+
+
+class RecorderWithoutRobot:
+    """Notes what is begun, and ends at once."""
+
+    def __init__(self) -> None:
+        self.begun: list[dict[str, str]] = []
+        self.last: Ended | None = None
+
+    def begin(self, labels: dict[str, str]) -> None:
+        self.begun.append(labels)
+
+    def end(self, outcome: Outcome) -> Ended:
+        footer = Footer(outcome=outcome, t=1, tw=1, counts={})
+        self.last = Ended(episode="x", number=0, seconds=1.0, footer=footer, commit_ms=0.0)
+        return self.last
+
+    def status(self) -> Any:
+        return SimpleNamespace(last=self.last)
+
+
+def test_instructions_take_turns_and_a_discarded_one_is_asked_again() -> None:
+    recorder: Any = RecorderWithoutRobot()
+    # One episode was recorded before.
+    keyed = KeyedRecorder(recorder, {"operator": "carl"}, lambda line: None, ["open", "close"], first=1)
+    for key in ("s", "d", "f", "s"):
+        assert keyed.press("b")
+        keyed.press(key)
+    assert [labels["instruction"] for labels in recorder.begun] == ["close", "open", "open", "close"]
+    assert {labels["operator"] for labels in recorder.begun} == {"carl"}
+    assert keyed.instruction == "open"
+    without = KeyedRecorder(recorder, {}, lambda line: None)
+    without.press("b")
+    assert recorder.begun[-1] == {}
 
 
 def test_nothing_is_begun_where_nothing_is_recorded(robot: RobotClient) -> None:
