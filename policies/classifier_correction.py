@@ -39,11 +39,15 @@ class ClassifierCorrection:
         """
         classifier = self.classifier
         self._corrected[success] = torch.cat([self._corrected[success], features])
+        # Saved with the classifier, which may be corrected again later.
+        labels = torch.full((len(features),), success)
+        classifier.example_features = torch.cat([classifier.example_features, features])
+        classifier.example_success = torch.cat([classifier.example_success, labels])
         optimizer = torch.optim.AdamW(classifier.head.parameters(), _LR)
-        labels = torch.arange(_BATCH) < _BATCH // 2
+        shows = torch.arange(_BATCH) < _BATCH // 2
         for _ in range(_STEPS):
-            batch = torch.cat([self._draw(_BATCH // 2, success=shows) for shows in (True, False)])
-            loss = nn.functional.binary_cross_entropy_with_logits(classifier.logits(batch), labels.float())
+            batch = torch.cat([self._draw(_BATCH // 2, success=kind) for kind in (True, False)])
+            loss = nn.functional.binary_cross_entropy_with_logits(classifier.logits(batch), shows.float())
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()

@@ -62,7 +62,10 @@ def check_run(directory: Path, resolved: Mapping[str, Any]) -> None:
         differing = [
             f"{key} was {recorded.get(key)!r}, now {current.get(key)!r}"
             for key in sorted(recorded.keys() | current.keys())
-            if recorded.get(key) != current.get(key) and key not in may_change
+            if recorded.get(key) != current.get(key)
+            and key not in may_change
+            # An option of a later version that is off.
+            and (key in recorded or current[key] is not False)
         ]
         if differing:
             raise UserError(

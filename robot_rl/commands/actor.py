@@ -99,7 +99,7 @@ def run(config: Config) -> None:
                 if welcome is None:
                     return
                 folder = Path(resources.enter_context(TemporaryDirectory(prefix="actor-")))
-                corrected = Path(config.spool).with_name("classifier")
+                corrected = Path(config.spool) / "classifier"
                 actor = make_actor(
                     welcome, config.own, folder, corrected, device, client, clock, stop, _say, resources
                 )

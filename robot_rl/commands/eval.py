@@ -135,7 +135,8 @@ def run(config: Config) -> None:
             saved = saved_policies(policy) if config.saved else []
             facts = check_frozen(policy, current_code()) if split == TEST else {}
             networks, meta = load_networks(saved[-1][0] if saved else config.policy, device)
-            execution = chosen_execution(config.asynchronous, config.delay, meta)
+            mode = "off" if config.repeated_noise else config.asynchronous
+            execution = chosen_execution(mode, config.delay, meta)
             facts |= asdict(execution) if execution else {}
             out = (
                 Path(config.out) if config.out else _folder(config, split, execution, trained_execution(meta))
@@ -218,7 +219,7 @@ class _Evaluation:
         outcomes, summaries = self._outcomes(networks, envs)
         write_evaluation(self.out, self.initial, outcomes, summaries, **self.facts)
         for name, result in summaries.items():
-            print(f"  {name:<6} {_rate(result)}")
+            print(f"  {name:<{max(map(len, summaries))}}  {_rate(result)}")
             for text, one in by_instruction(outcomes[name], result.fingerprint).items():
                 print(f"         {_rate(one)}  {text}")
         print(f"  outcomes per episode: {self.out / 'episodes.csv'}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from robot_rl.errors import UserError, mistakes
 from robot_rl.evaluation.videos import write_videos
 from robot_rl.report import write_report
+from robot_rl.report.inputs import is_evaluated
 from robot_rl.runs import check_is_run
 
 
@@ -25,7 +26,7 @@ def run(config: Config) -> None:
     directory = Path(config.run)
     with mistakes():
         check_is_run(directory)
-        evaluated = (directory / "eval").is_dir()
+        evaluated = is_evaluated(directory)
         if evaluated and not (directory / "eval" / "episodes.csv").is_file():
             raise UserError(f"{directory} is not evaluated: run `robot-rl eval policy={directory}` first")
         if evaluated and config.videos and not (directory / "videos" / "base.mp4").is_file():

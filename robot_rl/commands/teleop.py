@@ -76,6 +76,10 @@ class Config:
     def __post_init__(self) -> None:
         if self.instruction is not None and self.instructions:
             raise ValueError("instruction=… is one for all episodes, instructions=[…] are several: give one")
+        if self.instructions and (INSTRUCTION in self.labels or self.out is None):
+            raise ValueError(
+                "instructions=[…] are labels of recordings: give out=…, and no labels.instruction"
+            )
         for text in self.instructions:
             encode_instruction(text)
         if self.instruction is not None:
@@ -151,8 +155,10 @@ def _recording(
     )
     ended.enter_context(recorder)
     labels = {"device": _name(config), **config.labels}
-    first = len(RawDataset(Path(config.out)).episodes)
-    return BackgroundRecorder(recorder, labels, screen.say, config.instructions, first), first
+    before = RawDataset(Path(config.out)).episodes
+    footers = [episode.footer for episode in before.values()]
+    kept = sum(footer is not None and footer.outcome in ("success", "failure") for footer in footers)
+    return BackgroundRecorder(recorder, labels, screen.say, config.instructions, kept), len(before)
 
 
 def _name(config: Config) -> str:

@@ -118,10 +118,12 @@ class Actor:
             while not self._stopping and self._wait_for_learner():
                 with realtime_priority(COMMANDS) if self._env.realtime else nullcontext():
                     self._run_episode(number)
+                self._correct_classifier()
                 number += 1
         finally:
             self._env.halt()
             self._release()
+            self._correct_classifier()
 
     def load_weights(self, weights: Weights) -> None:
         """Act with these weights from now on.
@@ -228,10 +230,6 @@ class Actor:
             hold=episode.success,
         )
         self._shared.end(episode.outcome)
-        if self._updates and self._updates.pending:
-            # An arm without commands would go into fault meanwhile.
-            self._env.halt()
-            self._updates.learn()
         if isinstance(episode.error, LearnerLost | NoAnswer | ServerChanged):
             raise episode.error
         self._client.exchange()
@@ -259,6 +257,12 @@ class Actor:
                 record = msgspec.structs.replace(record, success=False)
             self._outbox.add(record)
         self._held = []
+
+    def _correct_classifier(self) -> None:
+        if self._updates and self._updates.pending:
+            # An arm without commands would go into fault meanwhile.
+            self._env.halt()
+            self._updates.learn()
 
     def _exchange(self) -> None:
         self._client.exchange()

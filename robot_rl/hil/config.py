@@ -35,7 +35,7 @@ class HilConfig:
     the robot's success sensor, or the operator's key."""
     correct_classifier: bool = False
     """Whether that classifier learns during training: from a success that a person takes back, and from one
-    that a person marks where it saw none. The corrected one is saved beside the actor's `spool`."""
+    that a person marks and that it missed. The corrected one is `classifier/` in the actor's `spool`."""
     instruction: str | None = None
     """What the robot is asked to do, for a policy that reads instructions; null for the task's only one."""
     turns_with: str | None = None
@@ -91,9 +91,10 @@ class HilConfig:
                 raise ValueError(
                     f"hil.{name}={getattr(self, name)} requires a robot: give hil.robot=…, or leave it out"
                 )
-        if self.correct_classifier and not self.revocable:
+        if self.correct_classifier and not (self.revocable or self.remote):
             raise ValueError(
-                "hil.correct_classifier=true is for a person who corrects the classifier of hil.success=…"
+                "hil.correct_classifier=true is for a person who corrects a classifier: give hil.success=…, "
+                "and a device as hil.operator"
             )
         if self.turns_with == self.name:
             raise ValueError(

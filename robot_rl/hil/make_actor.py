@@ -205,12 +205,14 @@ class _EnvironmentBuilder:
         reader = camera_reader(robot, address, self.job.task.cameras, period, keys, False)
         frames = self.resources.enter_context(reader)
         success = config.success
-        if success and config.correct_classifier:
+        corrects = config.correct_classifier and config.revocable
+        if success and corrects:
             success = current_classifier(success, self.corrected)
+            self.say(f"success is judged by {success}")
         judge = success_judge(success, robot, address, period, keys, False, person, self.resources)
-        if success and config.correct_classifier:
+        if config.success and corrects:
             assert isinstance(judge, ClassifierOrPerson)
-            self.updates = ClassifierUpdates(judge, success, self.corrected, self.say)
+            self.updates = ClassifierUpdates(judge, config.success, self.corrected, self.say)
         if judge is None and SUCCESS not in robot.spec.sensors:
             raise ValueError(
                 f"the robot {robot.spec.name} does not measure success: give hil.success=…, a classifier "

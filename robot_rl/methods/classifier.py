@@ -334,15 +334,20 @@ class ClassifierLearner:
         report = {"threshold": threshold, "calibrated_by": len(self._parts.calibrate), **asdict(rates)}
         return Result(report, describe(rates, threshold))
 
+    @staticmethod
+    def _without_examples(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: value for name, value in weights.items() if not name.startswith("example_")}
+
     def state_dict(self) -> dict[str, Any]:
         return {
-            "classifier": self.classifier.state_dict(),
+            "classifier": self._without_examples(self.classifier.state_dict()),
             "optimizer": self.optimizer.state_dict(),
             "generator": self._generator.get_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.classifier.load_state_dict(state["classifier"])
+        # `calibrate` computes the examples.
+        self.classifier.load_state_dict({**self.classifier.state_dict(), **state["classifier"]})
         self.optimizer.load_state_dict(state["optimizer"])
         self._generator.set_state(state["generator"])
 

@@ -77,7 +77,7 @@ class ReplayContent:
 
 
 class AgentConfig(Protocol):
-    """Options that every method has that acts while it trains."""
+    """Options of every method that acts while it trains."""
 
     name: str
     steps: int

@@ -149,11 +149,11 @@ class Person:
 
     def place_objects(self, sight: Sight) -> bool:
         """Prepare the next scene; False if that failed."""
-        key = {"duty": self.habits.duty, "session": self._session}
+        key = {"duty": self.habits.duty, "session": self._session, "refused": ""}
         number = sum(line.items() >= key.items() for line in self._diary.lines("placed"))
         seed = int(np.random.default_rng([self.seed, *self.habits.duty.encode(), number]).integers(2**31))
         refused = sight.place(seed)
-        self._diary.write("placed", **key, refused=refused)
+        self._diary.write("placed", **{**key, "refused": refused})
         return not refused
 
     def guide_home(self, sight: Sight) -> None:

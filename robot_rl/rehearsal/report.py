@@ -119,15 +119,14 @@ def judged(home: Path, policy: str) -> Judged:
 def lost_episodes(home: Path, diary: Diary) -> dict[str, int]:
     """Number of episodes that the person saw to their end and that are kept nowhere, by stage."""
     seen = [line for line in diary.lines("episode") if line["outcome"] in _FINISHED]
-    deployed = {"label": ("trials",), "watch": ("base", "tuned")}
     kept = {
         "demonstrate": count_episodes(home / "demos.raw", *_FINISHED),
         "intervene": _kept(home / "tuned") + _kept(home / "imagined"),
+        "watch": sum(count_episodes(raw, *_FINISHED) for raw in (home / "deployed").glob("*.raw")),
     }
-    for duty, names in deployed.items():
-        raws = [raw for name in names for raw in (home / "deployed").glob(f"{name}_*.raw")]
-        kept[duty] = sum(count_episodes(raw, *_FINISHED) for raw in raws)
-    return {duty: max(0, sum(line["duty"] == duty for line in seen) - count) for duty, count in kept.items()}
+    # Deployments are watched, and those that a classifier learns from are labelled as well.
+    duties = ["watch" if line["duty"] == "label" else line["duty"] for line in seen]
+    return {duty: max(0, duties.count(duty) - count) for duty, count in kept.items()}
 
 
 def make_report(home: Path, control_freq: float) -> dict[str, Any]:

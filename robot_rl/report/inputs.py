@@ -117,7 +117,7 @@ def read_run(path: Path) -> RunData:
     deployments, classifier = read_deployments(path), read_classifier(path)
     summary: dict[str, Any] = {"states": ""}
     found: dict[str, Policy] = {}
-    if (path / "eval").is_dir():
+    if is_evaluated(path):
         summary, found = _evaluation(path)
     elif not (deployments or classifier or metrics.get("train/success")):
         raise UserError(
@@ -141,6 +141,11 @@ def read_run(path: Path) -> RunData:
         sheets={file.stem: file.read_bytes() for file in sorted(videos.glob("*.png"))},
         video_episode=_video_episode(videos / "episode.json"),
     )
+
+
+def is_evaluated(run: Path) -> bool:
+    """Whether a run was evaluated on validation states, if perhaps not to the end."""
+    return any((run / "eval" / name).is_file() for name in ("summary.json", "episodes.csv"))
 
 
 def _evaluation(path: Path) -> tuple[dict[str, Any], dict[str, Policy]]:

@@ -42,8 +42,9 @@ class KeyedRecorder:
             recorder: the recorder process.
             labels: labels of each episode.
             say: prints a line.
-            instructions: of successive episodes, in turns; a discarded or interrupted one is asked again.
-            first: number of the first episode, which says whose turn it is.
+            instructions: of successive episodes, in turns; that of a discarded or interrupted one is asked
+                again.
+            first: number of earlier episodes that were a success or failure, which says whose turn it is.
         """
         self._recorder, self._labels, self._say = recorder, labels, say
         self._instructions, self._kept = instructions, first

@@ -100,6 +100,7 @@ def classifier_judge(
         RobotError: if a camera gives no image.
     """
     classifier, observed = load_classifier(path)
+    check_cameras(robot.spec, observed, "the classifier")
     with camera_reader(robot, address, classifier.spec.cameras, period, keys, insecure) as frames:
         yield ClassifierJudge(classifier, observed, robot.spec, frames)
 
@@ -119,7 +120,6 @@ class ClassifierJudge:
         Raises:
             ValueError: if the robot does not measure the classifier's inputs.
         """
-        check_cameras(robot, observed, "the classifier")
         self.classifier, self._frames, self._observed = classifier, frames, observed
         self._since = -1
         self._features: deque[Tensor] = deque(maxlen=KEPT)
@@ -132,6 +132,9 @@ class ClassifierJudge:
         Raises:
             RobotError: if there is no fresh image.
         """
+        if since != self._since:
+            self._since = since
+            self._features.clear()
         obs = {"state": torch.zeros(1, 0)}
         if self._robot_state is not None:
             seen = make_observation(dict(self._robot_state.raw(state)), self._observed)
@@ -147,9 +150,6 @@ class ClassifierJudge:
                 return False
             image = newest.image
             obs[IMAGE_PREFIX + camera] = torch.from_numpy(image[None].copy())
-        if since != self._since:
-            self._since = since
-            self._features.clear()
         features = self.classifier.features(obs)
         self._features.append(features)
         return bool(self.classifier.logits(features) > self.classifier.threshold)

@@ -65,9 +65,22 @@ def test_it_learns_from_successes_that_are_taken_back_or_missed(
     assert current_classifier(original, corrected) == (str(corrected) if learned else original)
     if learned:
         loaded, meta = load_policy_files(corrected)
-        assert meta == {"environment": {"task": "lift"}}
+        assert meta["environment"] == {"task": "lift"}
         for one, other in zip(loaded.parameters(), judge.classifier.classifier.parameters(), strict=True):
             assert torch.equal(one, other)
+
+
+def test_a_correction_of_another_classifier_is_not_used(judge: Any, tmp_path: Path) -> None:
+    original, corrected = tmp_path / "judge", tmp_path / "corrected"
+    updates = ClassifierUpdates(judge, str(original), corrected, print)
+    updates.note_success(revoked=False)
+    judge._person.succeeded = True
+    judge(None, 0)
+    updates.note_success(revoked=False)
+    updates.learn()
+    assert current_classifier(str(original), corrected) == str(corrected)
+    SuccessClassifier(EncoderSpec(SIZE), hidden=8, examples=8).save(tmp_path / "again", {})
+    assert current_classifier(str(tmp_path / "again"), corrected) == str(tmp_path / "again")
 
 
 @pytest.mark.parametrize("options", [{"operator": "none"}, {"operator": "web"}])

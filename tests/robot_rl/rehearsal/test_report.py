@@ -70,7 +70,7 @@ def day(home: Path, learned: int) -> Diary:
 @pytest.mark.parametrize(("learned", "lost"), [(3, 0), (1, 2)])
 def test_an_episode_that_the_learner_never_got_is_lost(tmp_path: Path, learned: int, lost: int) -> None:
     diary = day(tmp_path, learned)
-    assert lost_episodes(tmp_path, diary) == {"demonstrate": 0, "intervene": lost, "label": 0, "watch": 0}
+    assert lost_episodes(tmp_path, diary) == {"demonstrate": 0, "intervene": lost, "watch": 0}
 
 
 def test_an_episode_that_waits_for_the_learner_is_not_lost(tmp_path: Path) -> None:
