@@ -1,0 +1,32 @@
+"""Which configurations go on in the directory of a run."""
+
+from pathlib import Path
+
+import pytest
+
+from robot_rl.errors import UserError
+from robot_rl.runs import check_run, open_run
+
+BEFORE = {"method": {"name": "dsrl", "bound": 1.5}}
+
+
+@pytest.mark.parametrize(
+    ("later", "changed"),
+    [
+        ({"bound": 1.5}, ""),
+        ({"bound": 1.5, "repeated_noise": False}, ""),
+        ({"bound": 1.5, "repeated_noise": True}, "method.repeated_noise was None, now True"),
+        ({"bound": 1.5, "steps_more": 0}, "method.steps_more was None, now 0"),
+        ({"bound": 2.0}, "method.bound was 1.5, now 2.0"),
+    ],
+)
+def test_a_run_of_an_earlier_version_goes_on_without_the_options_that_it_lacked(
+    tmp_path: Path, later: dict[str, object], changed: str
+) -> None:
+    open_run(tmp_path, BEFORE)
+    now = {"method": {"name": "dsrl", **later}}
+    if not changed:
+        check_run(tmp_path, now)
+        return
+    with pytest.raises(UserError, match=changed):
+        check_run(tmp_path, now)
