@@ -8,7 +8,7 @@ from typing import Final, Self
 from robot_rl.files.durable import make_folder, sync
 from robot_rl.hardware.recording.episode import OPEN, DamagedEpisode, Episode, EpisodeWriter, write_footer
 from robot_rl.hardware.recording.log import read_log
-from robot_rl.hardware.recording.records import Footer, Header, Received
+from robot_rl.hardware.recording.records import Footer, Header, Outcome, Received
 from robot_rl.hardware.recording.stream_counter import (
     MESSAGE_STREAMS,
     StreamCounter,
@@ -38,6 +38,11 @@ class RawDataset:
     def episodes(self) -> dict[int, Episode]:
         """Committed episodes by number."""
         return {number: Episode(folder) for number, folder in sorted(_committed(self.root).items())}
+
+    def count(self, *outcomes: Outcome) -> int:
+        """Number of committed episodes with one of these outcomes."""
+        footers = [episode.footer for episode in self.episodes.values()]
+        return sum(footer is not None and footer.outcome in outcomes for footer in footers)
 
     @property
     def open(self) -> list[Episode]:

@@ -155,10 +155,10 @@ def _recording(
     )
     ended.enter_context(recorder)
     labels = {"device": _name(config), **config.labels}
-    before = RawDataset(Path(config.out)).episodes
-    footers = [episode.footer for episode in before.values()]
-    kept = sum(footer is not None and footer.outcome in ("success", "failure") for footer in footers)
-    return BackgroundRecorder(recorder, labels, screen.say, config.instructions, kept), len(before)
+    before = RawDataset(Path(config.out))
+    kept = before.count("success", "failure")
+    recording = BackgroundRecorder(recorder, labels, screen.say, config.instructions, kept)
+    return recording, len(before.episodes)
 
 
 def _name(config: Config) -> str:

@@ -15,13 +15,14 @@ from robot_rl.data.raw.timeline import Timeline
 from robot_rl.envs.surroundings import TruthChange, read_truth
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.recording.raw import RawDataset
+from robot_rl.hardware.recording.records import Outcome
 from robot_rl.hil.link.messages import End, from_actor
 from robot_rl.hil.link.outbox import Spool
 from robot_rl.rehearsal.diary import Diary
 from robot_rl.runs import write_text
 from robot_rl.training.logger import Series, read_metrics
 
-_FINISHED = ("success", "failure")
+_FINISHED: Final[tuple[Outcome, ...]] = ("success", "failure")
 _SUCCESS = "train/success"
 _INTERVENED = "hil/intervention_rate"
 """Metrics that training logs once for each finished episode."""
@@ -38,6 +39,7 @@ _JUDGED: Final = [
     "missed",
 ]
 _LABELS: Final = {
+    "judged_seconds": "seconds of a judged episode, at most",
     "robot_minutes": "robot minutes",
     "minutes_to_reliable": _UNTIL_RELIABLE,
     "robot_minutes_with_imagination": "robot minutes with imagination",
@@ -141,6 +143,7 @@ def make_report(home: Path, control_freq: float) -> dict[str, Any]:
     return {
         "base": judged(home, "base").figures(),
         "tuned": judged(home, "tuned").figures(),
+        "judged_seconds": _judged_seconds(home, control_freq),
         "robot_minutes": minutes,
         "robot_minutes_with_imagination": _robot_minutes(imagined, control_freq),
         "minutes_to_reliable": _minutes_to_reliable(tuned, control_freq),
@@ -212,6 +215,13 @@ def _cell(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
+def _judged_seconds(home: Path, control_freq: float) -> float | None:
+    """Time limit of a judged episode, s; None for a day of an earlier version."""
+    results = sorted((home / "deployed").glob("tuned_*.json"))
+    horizon = json.loads(results[0].read_text()).get("horizon") if results else None
+    return horizon / control_freq if horizon else None
+
+
 def _robot_minutes(run: Path, control_freq: float) -> float | None:
     """Minutes in which the robot was moved by a finished run; None if there is none."""
     path = run / "run.json"
@@ -238,12 +248,9 @@ def _minutes_to_reliable(run: Path, control_freq: float) -> float | None:
     return None
 
 
-def count_episodes(raw: Path, *outcomes: str) -> int:
+def count_episodes(raw: Path, *outcomes: Outcome) -> int:
     """Number of recorded episodes with one of these outcomes; 0 if there are no recordings yet."""
-    if not raw.is_dir():
-        return 0
-    footers = [episode.footer for episode in RawDataset(raw).episodes.values()]
-    return sum(footer is not None and footer.outcome in outcomes for footer in footers)
+    return RawDataset(raw).count(*outcomes) if raw.is_dir() else 0
 
 
 def _kept(run: Path) -> int:
