@@ -29,7 +29,8 @@ class ClassifierCorrection:
                 "the classifier is of an earlier version and has no examples to learn from: train it again"
             )
         self.classifier = classifier
-        self._corrected = {False: classifier.example_features[:0], True: classifier.example_features[:0]}
+        self._trained = len(classifier.example_features)
+        """Number of examples before the first correction."""
         self._generator = torch.Generator().manual_seed(seed)
 
     def learn(self, features: Tensor, *, success: bool) -> None:
@@ -38,15 +39,17 @@ class ClassifierCorrection:
         Of frames that show none, the threshold is then above what the classifier says.
         """
         classifier = self.classifier
-        self._corrected[success] = torch.cat([self._corrected[success], features])
         # Saved with the classifier, which may be corrected again later.
         labels = torch.full((len(features),), success)
         classifier.example_features = torch.cat([classifier.example_features, features])
         classifier.example_success = torch.cat([classifier.example_success, labels])
         optimizer = torch.optim.AdamW(classifier.head.parameters(), _LR)
         shows = torch.arange(_BATCH) < _BATCH // 2
+        pools = [pool for kind in (True, False) for pool in self._pools(_BATCH // 2, success=kind)]
         for _ in range(_STEPS):
-            batch = torch.cat([self._draw(_BATCH // 2, success=kind) for kind in (True, False)])
+            batch = torch.cat(
+                [rows[torch.randint(len(rows), (size,), generator=self._generator)] for rows, size in pools]
+            )
             loss = nn.functional.binary_cross_entropy_with_logits(classifier.logits(batch), shows.float())
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -56,11 +59,13 @@ class ClassifierCorrection:
                 highest = classifier.logits(features).max()
                 classifier.threshold.copy_(torch.maximum(classifier.threshold, highest))
 
-    def _draw(self, count: int, *, success: bool) -> Tensor:
-        """Features [count, F] of examples with this label, half of them corrected ones if there are some."""
-        classifier, corrected = self.classifier, self._corrected[success]
-        known = classifier.example_features[classifier.example_success == success]
-        drawn = [(known, count - count // 2), (corrected, count // 2)] if len(corrected) else [(known, count)]
-        return torch.cat(
-            [rows[torch.randint(len(rows), (size,), generator=self._generator)] for rows, size in drawn]
-        )
+    def _pools(self, count: int, *, success: bool) -> list[tuple[Tensor, int]]:
+        """Features of examples with this label, and how many of `count` are drawn from them.
+
+        Half of them are drawn from the corrected ones, if there are some.
+        """
+        features, shown = self.classifier.example_features, self.classifier.example_success == success
+        corrected = features[self._trained :][shown[self._trained :]]
+        if not len(corrected):
+            return [(features[shown], count)]
+        return [(features[shown], count - count // 2), (corrected, count // 2)]

@@ -33,6 +33,7 @@ from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hardware.teleop.stream import RecordedDevice
 from robot_rl.hardware.teleop.teleoperator import Teleoperator
+from robot_rl.robot.recording_session import KeyedRecorder
 from robot_rl.robot.teleop.episodes import BackgroundRecorder, TeleopEpisodes
 from robot_rl.robot.teleop.screen import TerminalScreen, operator_card, task_words
 from robot_rl.robot.teleop.session import TeleopSession
@@ -157,8 +158,8 @@ def _recording(
     labels = {"device": _name(config), **config.labels}
     before = RawDataset(Path(config.out))
     kept = before.count("success", "failure")
-    recording = BackgroundRecorder(recorder, labels, screen.say, config.instructions, kept)
-    return recording, len(before.episodes)
+    keyed = KeyedRecorder(recorder, labels, screen.say, config.instructions, kept)
+    return BackgroundRecorder(keyed), len(before.episodes)
 
 
 def _name(config: Config) -> str:

@@ -94,6 +94,8 @@ class Bin:
 class Rates:
     """Error rates of a threshold on held-out episodes, with 95 % intervals."""
 
+    threshold: float
+    """Logit above which success is detected."""
     episodes: int
     false_alarms: int
     """Episodes with a false positive: each would end with a false reward."""
@@ -276,7 +278,6 @@ class ClassifierLearner:
             if (other := self._frames.other[rows]).any():
                 highest.append(float(self.logits(rows)[other].max()))
         self.classifier.threshold.fill_(threshold_for(np.array(highest), self.config.false_alarms))
-        self._keep_examples()
 
     @torch.no_grad()
     def _keep_examples(self) -> None:
@@ -309,6 +310,7 @@ class ClassifierLearner:
                 found += bool(taken.any())
                 early += bool(taken.any() and not shown[taken.argmax()])
         return Rates(
+            threshold=threshold,
             episodes=len(numbers),
             false_alarms=alarms,
             false_alarm_interval=_interval(alarms, len(numbers)),
@@ -326,13 +328,13 @@ class ClassifierLearner:
 
     def save_policy(self, directory: Path, environment: Mapping[str, Any]) -> None:
         self.calibrate()
+        self._keep_examples()
         self.classifier.save(directory, {"environment": environment, "method": self.config.name})
 
     def finish(self) -> Result:
         self.calibrate()
-        rates, threshold = self.measure(), float(self.classifier.threshold)
-        report = {"threshold": threshold, "calibrated_by": len(self._parts.calibrate), **asdict(rates)}
-        return Result(report, describe(rates, threshold))
+        rates = self.measure()
+        return Result({"calibrated_by": len(self._parts.calibrate), **asdict(rates)}, describe(rates))
 
     @staticmethod
     def _without_examples(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -346,20 +348,20 @@ class ClassifierLearner:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        # `calibrate` computes the examples.
+        # `save_policy` computes the examples.
         self.classifier.load_state_dict({**self.classifier.state_dict(), **state["classifier"]})
         self.optimizer.load_state_dict(state["optimizer"])
         self._generator.set_state(state["generator"])
 
 
-def describe(rates: Rates, threshold: float) -> str:
+def describe(rates: Rates) -> str:
     """Summary of error rates to print."""
     (low, high), found = rates.false_alarm_interval, rates.recall_interval
     return (
         f"{rates.episodes} episodes not learned from: false alarms in {rates.false_alarms} "
         f"(95 % [{low:.3f}, {high:.3f}]), in {rates.false_frames} of {rates.frames} frames; "
         f"{rates.found} of {rates.successes} successes found (95 % [{found[0]:.3f}, {found[1]:.3f}]), "
-        f"{rates.early} of them early; threshold {threshold:.2f} (logit)"
+        f"{rates.early} of them early; threshold {rates.threshold:.2f} (logit)"
     )
 
 

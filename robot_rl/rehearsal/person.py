@@ -91,7 +91,10 @@ class Person:
         """
         self.task, self.habits, self.seed = task, habits, seed
         self._room, self._find_page, self._diary = room, find_page, diary
-        self._session = session
+        self._session = {"duty": habits.duty, "session": session}
+        done = {**self._session, "refused": ""}.items()
+        self._placed = sum(line.items() >= done for line in diary.lines("placed"))
+        """Number of scenes that this session has prepared."""
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._work, name="person", daemon=True)
         self.seen = self.succeeded = 0
@@ -149,11 +152,11 @@ class Person:
 
     def place_objects(self, sight: Sight) -> bool:
         """Prepare the next scene; False if that failed."""
-        key = {"duty": self.habits.duty, "session": self._session, "refused": ""}
-        number = sum(line.items() >= key.items() for line in self._diary.lines("placed"))
-        seed = int(np.random.default_rng([self.seed, *self.habits.duty.encode(), number]).integers(2**31))
+        key = [self.seed, *self.habits.duty.encode(), self._placed]
+        seed = int(np.random.default_rng(key).integers(2**31))
         refused = sight.place(seed)
-        self._diary.write("placed", **{**key, "refused": refused})
+        self._diary.write("placed", **self._session, refused=refused)
+        self._placed += not refused
         return not refused
 
     def guide_home(self, sight: Sight) -> None:

@@ -8,40 +8,13 @@ from matplotlib.ticker import PercentFormatter
 
 from robot_rl.errors import UserError
 from robot_rl.evaluation.statistics import wilson
+from robot_rl.methods.classifier import Rates
 from robot_rl.report.style import INK, MUTED, SURFACE, TUNED, page_style, to_svg
 
 FILE = "classifier.json"
 
-Interval = tuple[float, float]
 
-
-class Bin(msgspec.Struct):
-    """Frames whose predicted probabilities of success are alike."""
-
-    probability: float
-    """Mean prediction."""
-    frames: int
-    successes: int
-
-
-class ClassifierRates(msgspec.Struct):
-    """The part of a classifier run's file that a report shows."""
-
-    threshold: float
-    episodes: int
-    false_alarms: int
-    false_alarm_interval: Interval
-    successes: int
-    found: int
-    recall_interval: Interval
-    detections: int
-    right: int
-    precision_interval: Interval
-    early: int
-    calibration: list[Bin]
-
-
-def read_classifier(run: Path) -> ClassifierRates | None:
+def read_classifier(run: Path) -> Rates | None:
     """The error rates of a run of `method=classifier`; None for another run.
 
     Raises:
@@ -50,12 +23,12 @@ def read_classifier(run: Path) -> ClassifierRates | None:
     if not (file := run / FILE).is_file():
         return None
     try:
-        return msgspec.json.decode(file.read_bytes(), type=ClassifierRates)
+        return msgspec.json.decode(file.read_bytes(), type=Rates)
     except (msgspec.DecodeError, RecursionError) as error:
         raise UserError(f"{file} is damaged or of an earlier version ({error}): train it again") from None
 
 
-def calibration(rates: ClassifierRates) -> str:
+def calibration(rates: Rates) -> str:
     """Fraction of frames that show success over its predicted probability, with 95 % intervals."""
     with page_style():
         figure = Figure(figsize=(3.4, 3.1), layout="constrained")

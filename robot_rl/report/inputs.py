@@ -10,7 +10,8 @@ from typing import Any, TypedDict
 import msgspec
 
 from robot_rl.errors import UserError
-from robot_rl.report.classifier import ClassifierRates, read_classifier
+from robot_rl.methods.classifier import Rates
+from robot_rl.report.classifier import read_classifier
 from robot_rl.report.deployments import Deployment, read_deployments
 from robot_rl.runs import UNDER, check_is_run
 from robot_rl.training.logger import Series, read_metrics
@@ -60,7 +61,7 @@ class RunData:
     config: str
     metrics: dict[str, Series]
     deployments: tuple[Deployment, ...]
-    classifier: ClassifierRates | None
+    classifier: Rates | None
     """Of a run of `method=classifier`."""
     states: str
     states_sha256: str

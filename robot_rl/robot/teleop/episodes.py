@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final, Self
 
 from robot_rl.envs.robot_state import SUCCESS, TIME_LEFT
@@ -11,11 +11,10 @@ from robot_rl.hardware.connection import RequestRefused
 from robot_rl.hardware.core import modes
 from robot_rl.hardware.protocol.messages import Code, Mode, State
 from robot_rl.hardware.recording.recorder import RecorderError
-from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.recording.requests import Status
 from robot_rl.hardware.teleop.device import Mark
 from robot_rl.hardware.teleop.operator_display import ProgramStatus
-from robot_rl.robot.recording_session import STILL_OPEN, KeyedRecorder, Labels, Say, status_line
+from robot_rl.robot.recording_session import STILL_OPEN, KeyedRecorder, status_line
 
 _REFRESH: Final = 0.2
 _MAX_OUTCOMES: Final = 8
@@ -26,20 +25,13 @@ _COMMIT_TIMEOUT: Final = 90.0
 class BackgroundRecorder:
     """Sends the key presses of `robot-rl record` to a recorder from a background thread."""
 
-    def __init__(
-        self,
-        recorder: RecorderProcess,
-        labels: Labels,
-        say: Say,
-        instructions: Sequence[str] = (),
-        first: int = 0,
-    ) -> None:
-        """Start with `with`; arguments as for `KeyedRecorder`."""
-        self._keyed = KeyedRecorder(recorder, labels, say, instructions, first)
+    def __init__(self, keyed: KeyedRecorder) -> None:
+        """Use a recorder; its thread runs from `with` to its end."""
+        self._keyed = keyed
         self._keys: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._requested = self._done = 0
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
-        self.status: Status = recorder.status()
+        self.status: Status = keyed.press("")
         """Newest status of the recorder."""
         self.outcomes: tuple[str, ...] = ()
         """Outcomes of the last episodes, newest last."""

@@ -53,7 +53,7 @@ def test_the_newest_features_are_of_the_last_episode_alone() -> None:
     for _ in range(KEPT + 3):
         judge(state, 99)
     assert len(judge.newest_features) == KEPT
-    # Without an image of its own yet.
+    # No image of the second episode has arrived yet.
     judge(state, 101)
     assert len(judge.newest_features) == 0
 

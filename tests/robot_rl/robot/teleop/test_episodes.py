@@ -29,7 +29,7 @@ def test_marks_are_those_that_do_something_now(server: Server, robot: RobotClien
     said: list[str] = []
     with (
         RecorderProcess(server.address, tmp_path / "x.raw") as recorder,
-        BackgroundRecorder(recorder, {}, said.append) as recording,
+        BackgroundRecorder(KeyedRecorder(recorder, {}, said.append)) as recording,
     ):
         episodes = TeleopEpisodes(robot, recording, 0, said.append)
 
