@@ -84,9 +84,10 @@ def _imported(path: Path) -> Iterator[str]:
 
 def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    # What only a benchmark compares with, and what only a cluster needs, is a separate extra.
+    # What only a benchmark, a cluster or a pretrained encoder needs is a separate extra.
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["bench"], *extras["ray"], *extras["accelerate"]]
+    lines = list(project["dependencies"])
+    lines += (line for name in ("bench", "ray", "accelerate", "pretrained") for line in extras[name])
     # Whoever asks for another tracker installs it.
     declared = {canonicalize_name(Requirement(line).name) for line in lines} | set(TRACKERS)
     # Programs for other interpreters import them (robot_rl/policy_server/lerobot_worker.py,

@@ -109,6 +109,13 @@ class ImitationPolicy(BasePolicy):
         del instructions
         return config
 
+    def load_pretrained(self) -> None:
+        """Load the pretrained weights that the configuration names, into a new policy.
+
+        Raises:
+            ValueError: if they do not fit.
+        """
+
     def _build_vision(self, image_size: Sequence[int] | None) -> tuple[nn.ModuleList, int]:
         """Encoders of the spec's cameras, and the size F of an encoded observation."""
         cameras = self.spec.cameras

@@ -1,14 +1,18 @@
-"""A small vision-language-action policy, trained from scratch.
+"""A small vision-language-action policy, trained from scratch or with pretrained encoders.
 
 After BAKU (Haldar et al. 2024, arXiv 2406.07539): one truncated ResNet-18 for all cameras, modulated by the
 instruction in each block; a token for each camera, for proprioception and for the instruction; a transformer,
 from whose action token a head predicts a chunk. The head is that of base=flow. Times are drawn closer to the
 noise than to the data, as for pi0 (arXiv 2410.24164): where the chunk is still undecided the velocity is
 hardest to predict, and a few steps of integration depend on it most.
+
+A pretrained image encoder can take the place of the ResNet, with several tokens for each camera, and a
+pretrained text encoder that of the one for the instruction.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +28,12 @@ from robot_rl.policies.bases.imitation import ImitationConfig, check_positive, c
 from robot_rl.policies.nets.film_resnet import CHANNELS_PER_GROUP, FiLMResNet
 from robot_rl.policies.nets.language import SentenceEncoder, Tokenizer, vocabulary_of
 from robot_rl.policies.nets.normalizer import OBSERVATION_BOUND
+from robot_rl.policies.nets.pretrained import (
+    PretrainedImages,
+    PretrainedSentence,
+    PretrainedTokenizer,
+    describe_encoder,
+)
 
 NOISE_BIAS = 1.5
 """1 - t is drawn from Beta(NOISE_BIAS, 1), whose density grows towards the noise, t = 0."""
@@ -55,6 +65,13 @@ class VLAConfig(FlowConfig):
     """Compute the ResNet's activations again in the backward pass: a third slower, with less memory."""
     words: list[str] = field(default_factory=list)
     """Words that instructions may have; [] for those of the dataset."""
+    vision: str | None = None
+    """Directory of a pretrained image encoder of transformers, to be trained further; null for a ResNet."""
+    text: str | None = None
+    """Directory of a pretrained text encoder of transformers, which stays as it is; null for a small one that
+    is trained and knows the dataset's words alone."""
+    pretrained: dict[str, Any] = field(default_factory=dict)
+    """What a saved policy needs to know of these two; filled in by the training."""
 
 
 class VLAPolicy(FlowPolicy):
@@ -88,8 +105,13 @@ class VLAPolicy(FlowPolicy):
     def _build_networks(self) -> None:
         super()._build_networks()
         config, width = self.config, self.config.tokens_width
-        self._tokenizer = Tokenizer(config.words)
-        self.sentence = SentenceEncoder(len(config.words), width, config.heads)
+        self.sentence: SentenceEncoder | PretrainedSentence
+        if described := config.pretrained.get("text"):
+            self.sentence = PretrainedSentence(described, width)
+            self._tokenizer: Tokenizer = PretrainedTokenizer(self.sentence)
+        else:
+            self.sentence = SentenceEncoder(len(config.words), width, config.heads)
+            self._tokenizer = Tokenizer(config.words)
         self.from_state = nn.Linear(self.spec.state_size, width)
         # The action token first, then instruction, proprioception and cameras.
         self.action_token = nn.Parameter(0.02 * torch.randn(width))
@@ -105,7 +127,21 @@ class VLAPolicy(FlowPolicy):
     def for_instructions(cls, config: ImitationConfig, instructions: Iterable[str]) -> ImitationConfig:
         """The configuration with the words of these instructions, unless it names words."""
         assert isinstance(config, VLAConfig)
-        return config if config.words else replace(config, words=vocabulary_of(instructions))
+        encoders = (("vision", config.vision), ("text", config.text))
+        pretrained = {
+            name: describe_encoder(directory, text=name == "text")
+            for name, directory in encoders
+            if directory
+        }
+        words = config.words or vocabulary_of(instructions)
+        return replace(config, words=words, pretrained=pretrained)
+
+    def load_pretrained(self) -> None:
+        config, images, sentence = self.config, self.vision[0], self.sentence
+        if config.vision and isinstance(images, PretrainedImages):
+            images.load(config.vision)
+        if config.text and isinstance(sentence, PretrainedSentence):
+            sentence.load(config.text)
 
     @property
     def example_instruction(self) -> str:
@@ -117,6 +153,8 @@ class VLAPolicy(FlowPolicy):
     def _build_vision(self, image_size: Sequence[int] | None) -> tuple[nn.ModuleList, int]:
         config, width = self.config, self.config.tokens_width
         size, again = checked_image_size(image_size), config.checkpointing
+        if described := config.pretrained.get("vision"):
+            return nn.ModuleList([PretrainedImages(described, width)]), width
         shared = FiLMResNet(size, config.channels, width, width, checkpointing=again)
         return nn.ModuleList([shared]), width
 
@@ -139,9 +177,12 @@ class VLAPolicy(FlowPolicy):
         with torch.autocast(kind, torch.bfloat16, enabled=bf16):
             sentence = self.sentence(numbers).repeat_interleave(steps, 0)
             seen = torch.cat([camera.to(self.device).flatten(0, 1) for camera in images])
-            views = self.vision[0](seen, sentence.repeat(len(images), 1)).chunk(len(images))
+            views = self.vision[0](seen, sentence.repeat(len(images), 1))
+            # Of each camera one token, or several.
+            views = views.view(len(images), len(sentence), -1, views.shape[-1]) + self.kinds[2:, None, None]
             proprioception = self.state_normalizer.normalize(state, bound=OBSERVATION_BOUND).flatten(0, 1)
-            known = torch.stack([sentence, self.from_state(proprioception), *views], 1) + self.kinds
+            known = torch.stack([sentence, self.from_state(proprioception)], 1) + self.kinds[:2]
+            known = torch.cat([known, *views], 1)
             action = self.action_token.expand(len(known), 1, -1)
             features: Tensor = self.transformer(torch.cat([action, known], 1))[:, 0]
         return features.float().unflatten(0, (batch, steps))

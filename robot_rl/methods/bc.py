@@ -228,5 +228,6 @@ def _new_policy(config: ImitationConfig, dataset: Dataset, windows: Windows) -> 
     policy = BASES[config.name].policy(
         config, observed.state_size, len(dataset.action_spec), observed.cameras, observed.image_size
     )
+    policy.load_pretrained()
     policy.fit_normalizers(windows.state[:, -1], windows.actions[:, 0])
     return policy

@@ -70,12 +70,12 @@ def test_noise_alone_steers_it() -> None:
     assert is_steered_by_noise(policy, random_observations(policy, 4))
 
 
-def test_it_learns_what_the_words_say_and_a_swapped_instruction_changes_the_action() -> None:
-    """Each scene is in the data with both instructions, so that nothing but the words tells what to do."""
+def two_tasks() -> Windows:
+    """Four scenes, each with both instructions, so that nothing but the words tells what to do."""
     scenes = observations(batch=4)
     which = np.arange(8) // 4
     images = {camera: np.tile(scenes[f"images.{camera}"][:, 0].numpy(), (2, 1, 1, 1)) for camera in CAMERAS}
-    windows = Windows(
+    return Windows(
         np.tile(scenes["state"].numpy(), (2, 1, 1)),
         np.where(which, 0.6, -0.6)[:, None, None].repeat(4, 1).repeat(2, 2).astype(np.float32),
         np.ones((8, 4), np.float32),
@@ -83,6 +83,10 @@ def test_it_learns_what_the_words_say_and_a_swapped_instruction_changes_the_acti
         images,
         np.stack([told(TEXTS[i], 1)[0, 0].numpy() for i in which]),
     )
+
+
+def test_it_learns_what_the_words_say_and_a_swapped_instruction_changes_the_action() -> None:
+    scenes, windows = observations(batch=4), two_tasks()
     policy = small()
     policy.fit_normalizers(windows.state[:, -1], windows.actions[:, 0])
     config = BCConfig(batch_size=32, lr=3e-3, lr_warmup=10)
