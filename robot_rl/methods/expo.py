@@ -110,6 +110,7 @@ class ExpoLearner(OffPolicyLearner):
                 rows, columns = spec.noise_shape
                 shape = (len(batch["reward"]), k, rows, columns)
                 noise = torch.randn(shape, generator=generator).to(self.device, non_blocking=True)
+            self.base_queries += len(batch["reward"])
             return self.imitation.sample(batch, noise, k, prefix)
         return stored_base_samples(batch, prefix, k, generator)
 
@@ -227,6 +228,9 @@ class ExpoMethod(OffPolicyMethod):
             raise ValueError(
                 f"{option} {why}: leave it out, or choose another encoder than method.encoder=base"
             )
+        if config.base_lr > 0 and (base.is_remote or spec.instruction):
+            why = "is a server" if base.is_remote else "reads instructions, which the replay does not hold"
+            raise ValueError(f"method.base_lr > 0 trains the base, and {path} {why}: leave it out")
         if config.base_lr > 0 and isinstance(base, UniformPolicy):
             raise ValueError("method.base_lr > 0 trains the base; base=uniform cannot be trained")
         if config.base_lr > 0 and spec.obs_steps > 1:

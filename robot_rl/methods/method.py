@@ -95,6 +95,11 @@ class AgentMethod(ABC):
         """Image encoder; see `OffPolicyConfig.encoder`."""
         return STATE_ALONE
 
+    @property
+    def feature_copies(self) -> int:
+        """Stored versions of the base's features of an observation, with `encoder=base`."""
+        return 1
+
     def check_base(self, base: BasePolicy, path: str) -> None:
         """Check that the method can improve this base.
 
@@ -107,12 +112,17 @@ class AgentMethod(ABC):
         """
         del base, path
 
-    def check_asynchronous(self) -> None:  # noqa: B027 - most methods can
+    def check_asynchronous(self) -> None:
         """Check that the method can learn around a base whose chunks arrive with a delay.
 
         Raises:
             ValueError: if it cannot; says why and what to use instead.
         """
+        if self.encoder == BASE_FEATURES:
+            raise ValueError(
+                "method.encoder=base encodes the newest observation with the base, and asynchronous "
+                "execution runs the base before: choose another encoder"
+            )
 
     @abstractmethod
     def build_agent(self, context: AgentContext) -> Agent:
@@ -135,6 +145,10 @@ class OffPolicyMethod(AgentMethod):
         return self.config.encoder
 
     @property
+    def feature_copies(self) -> int:
+        return self.config.feature_copies
+
+    @property
     def exploration(self) -> Exploration:
         """Exploration noise; stochastic policies need none."""
         return NO_EXPLORATION
@@ -155,16 +169,17 @@ class OffPolicyMethod(AgentMethod):
                     "first update needs a whole chunk of the base in the replay; set it to at least "
                     f"{needed}"
                 )
-        if base.spec.instruction and self.replay_content.base_images and self.encoder != BASE_FEATURES:
-            raise ValueError(
-                f"method={self.config.name} runs the base in its updates with these options, and {path} "
-                "reads instructions, which the replay does not hold: add method.encoder=base"
-            )
-        if base.is_remote and self.replay_content.base_images:
-            raise ValueError(
-                f"method={self.config.name} runs the base in its updates with these options, and {path} is a "
-                "server: use residual, residual_chunk, expo with base_lr=0, dsrl or residual_ppo"
-            )
+        if self.replay_content.base_images and self.encoder != BASE_FEATURES:
+            runs = f"method={self.config.name} runs the base in its updates, and {path}"
+            if base.is_remote:
+                raise ValueError(
+                    f"{runs} is a server: add method.encoder=base if it gives features, or use residual, "
+                    "residual_chunk, expo, dsrl or residual_ppo"
+                )
+            if base.spec.instruction:
+                raise ValueError(
+                    f"{runs} reads instructions, which the replay does not hold: add method.encoder=base"
+                )
         noise_fields = {"noise", "base_sample_noise"} & set(self.replay_content.policy_fields)
         if noise_fields and base.spec.noise_shape is None:
             raise ValueError(
@@ -178,11 +193,7 @@ class OffPolicyMethod(AgentMethod):
                 "method.windows=decisions is for a base that is waited for; asynchronous execution asks it "
                 "once per chunk already: leave method.windows out"
             )
-        if self.encoder == BASE_FEATURES:
-            raise ValueError(
-                "method.encoder=base encodes the newest observation with the base, and asynchronous "
-                "execution runs the base before: choose another encoder"
-            )
+        super().check_asynchronous()
         if self.replay_content.base_images:
             raise ValueError(
                 f"method={self.config.name} runs the base in its updates with these options, on newer "
@@ -221,8 +232,10 @@ def check_whole_chunks(n_step: int, execute: int, what: str) -> None:
 class OnPolicyMethod(AgentMethod):
     """Base class of methods that learn from rollouts of the current policy."""
 
-    rollout_fields: ClassVar[tuple[str, ...]]
-    """Names of the observation and policy fields that a rollout stores."""
+    @property
+    @abstractmethod
+    def rollout_fields(self) -> tuple[str, ...]:
+        """Names of the observation and policy fields that a rollout stores."""
 
     @property
     @abstractmethod

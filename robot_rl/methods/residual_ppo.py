@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robot_rl.learning.config import check_residual_scales
+from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE, check_residual_scales
 from robot_rl.learning.critics import gradient_step
 from robot_rl.methods.method import Agent, AgentContext, OnPolicyMethod
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.finetuned.residual_ppo import GaussianResidual, GaussianResidualPolicy
 from robot_rl.policies.nets.actors import trunk
+from robot_rl.policies.nets.encoder import FEATURES
 
 
 @dataclass
@@ -72,9 +73,13 @@ class ResidualPPOConfig:
     """Learning rate of the value function."""
     max_grad_norm: float = 1.0
     """Gradient norm above which gradients are clipped."""
+    encoder: str = STATE_ALONE
+    """`state` uses no images (the base may); `base` uses the frozen features of the base at every step."""
 
     def __post_init__(self) -> None:
         check_residual_scales(self.residual_scale, self.gripper_scale)
+        if self.encoder not in (STATE_ALONE, BASE_FEATURES):
+            raise ValueError(f"method.encoder={self.encoder}: choose {STATE_ALONE} or {BASE_FEATURES}")
         if self.std <= 0:
             raise ValueError(f"method.std={self.std}: it must be more than 0, because it is the exploration")
         if not 1 <= self.minibatches <= self.rollout_steps * self.num_envs:
@@ -235,11 +240,11 @@ class ResidualPPOLearner:
         reward, done = rollout["reward"], rollout["done"]
         if config.normalize_reward:
             reward = self.reward_scale(reward, done)
-        features = self.encoder({"state": rollout["state"]})
+        features = self._encode(rollout)
         values = self.value(features, rollout["base"])
         value, next_value = values[:-1], values[1:]
         if "final.state" in rollout:
-            final_value = self.value(self.encoder({"state": rollout["final.state"]}), rollout["final.base"])
+            final_value = self.value(self._encode(rollout, "final."), rollout["final.base"])
             next_value = torch.where(done, final_value, next_value)
         terminated = rollout["terminated"] if config.bootstrap_truncation else done
         advantage = gae(reward, value, next_value, terminated, done, config.gamma, config.gae_lambda)
@@ -253,6 +258,15 @@ class ResidualPPOLearner:
         }
         flat = {name: tensor[: len(reward)].flatten(0, 1) for name, tensor in fields.items()}
         return {**flat, "return": returns}, returns
+
+    def _encode(self, rollout: Mapping[str, Tensor], prefix: str = "") -> Tensor:
+        """Features [T, B, F] of the networks for the observations of a rollout."""
+        obs = {"state": rollout[f"{prefix}state"]}
+        if (of_base := f"{prefix}{FEATURES}") in rollout:
+            # Images are not shifted in a rollout: one version of each observation's features.
+            obs[FEATURES] = rollout[of_base][:, :, 0]
+        encoded: Tensor = self.encoder(obs)
+        return encoded
 
     def _minibatch_step(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One gradient step on the actor loss L_mu and one on the value loss L_V."""
@@ -290,10 +304,18 @@ class ResidualPPOMethod(OnPolicyMethod):
     """ResiP: a Gaussian residual on each action, trained by PPO."""
 
     config_type = ResidualPPOConfig
-    rollout_fields = ("state", "base", "sample", "log_prob")
 
     def __init__(self, config: ResidualPPOConfig) -> None:
         self.config: ResidualPPOConfig = config
+
+    @property
+    def encoder(self) -> str:
+        return self.config.encoder
+
+    @property
+    def rollout_fields(self) -> tuple[str, ...]:
+        fields = ("state", "base", "sample", "log_prob")
+        return (*fields, FEATURES) if self.encoder == BASE_FEATURES else fields
 
     @property
     def rollout_steps(self) -> int:

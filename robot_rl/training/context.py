@@ -15,7 +15,7 @@ from robot_rl.envs.robot_task import RobotTask
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.factory import make_task_env, make_vector_env
-from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE, OffPolicyConfig
+from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE
 from robot_rl.learning.processes import Processes
 from robot_rl.methods.method import AgentContext, AgentMethod
 from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions, check_asynchronous
@@ -133,19 +133,13 @@ def _encoder_spec(
             f"(task.instructions=[{told[0]}]), or method.encoder=base with a base that reads them"
         )
     if encoder == BASE_FEATURES:
-        if base.is_remote:
-            raise ValueError(
-                f"method.encoder=base runs the base in this process, and {path} is a server: choose another "
-                "encoder"
-            )
         if not base.feature_size:
             raise ValueError(
                 f"the base policy {path} gives no features, which method.encoder=base needs: choose another "
                 "encoder, or train a base (`robot-rl train method=bc`)"
             )
-        assert isinstance(method.config, OffPolicyConfig)
         # Without images all versions would be equal.
-        copies = method.config.feature_copies if base.spec.cameras else 1
+        copies = method.feature_copies if base.spec.cameras else 1
         features = base.feature_size
         return EncoderSpec(observed.state_size, kind=encoder, features=features, feature_copies=copies)
     if cameras:

@@ -72,7 +72,7 @@ def train_on_policy(components: OnPolicyComponents, intervals: Intervals, run: R
     density under the policy before the update.
     """
     envs, policy = components.envs, components.agent.policy
-    # Actor and critic read the state; only the base may read images.
+    # Actor and critic read no images but what the policy reads when it acts.
     rollout = TrainingRollout(envs, policy, run.logger, seed, learns_from_images=False)
     updater = _Updater(components, rollout, run)
     step = updater.begin_or_resume()

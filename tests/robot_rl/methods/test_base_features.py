@@ -87,6 +87,32 @@ def test_resumed_run_equals_an_uninterrupted_one(
     load_policy(tmp_path / "straight")
 
 
+def test_an_on_policy_rollout_holds_the_features_of_each_step(
+    tmp_path: Path, robot_rl: RunCommand, seeing: Path
+) -> None:
+    for name, steps in (("straight", 72), ("resumed", 50), ("resumed", 72)):
+        run = ["method=residual_ppo", f"base={seeing}", f"runs_dir={tmp_path}", f"name={name}"]
+        small = ["method.num_envs=2", "method.rollout_steps=16", "method.hidden=[16]", "task.horizon=15"]
+        more = ["method.encoder=base", f"method.steps={steps}", "log_every=20", "threads=1"]
+        robot_rl("train", *run, *small, *more, *MEASURED)
+    straight = final_state(tmp_path / "straight")
+    assert_same(straight, final_state(tmp_path / "resumed"))
+    stored = straight["rollout"]["data"]
+    assert not [name for name in stored if "image" in name]
+    assert stored["features"].shape == (17, 2, 1, FEATURES)
+    assert stored["features"].std(0).max() > 0.1
+    ended = stored["done"].nonzero()
+    last = stored["final.features"][ended]
+    assert len(last) > 0
+    # An episode's last features, and not those of the one that begins in the next row.
+    following = stored["features"][1:][ended]
+    assert not np.array_equal(last, following)
+    networks, _ = load_networks(tmp_path / "straight")
+    assert isinstance(networks, FinetunedPolicy)
+    assert networks.encoder.spec.features == FEATURES
+    load_policy(tmp_path / "straight")
+
+
 @pytest.mark.parametrize(
     "method",
     [
@@ -179,6 +205,9 @@ def test_what_has_no_features_is_refused(
     refused("gives no features", "rlpd", "base=uniform", "task.cameras=[]")
     refused("frontview are not used", "rlpd", "task.cameras=[agentview,frontview]")
     refused("method.feature_copies=0", "rlpd", "method.feature_copies=0")
+    on_policy = [f"base={seeing}", f"runs_dir={tmp_path}", *MEASURED, "method.encoder=conv"]
+    with pytest.raises(ValueError, match=r"method\.encoder=conv: choose state or base"):
+        robot_rl("train", "method=residual_ppo", *on_policy)
 
 
 @pytest.mark.full
