@@ -7,7 +7,8 @@ docs/asynchronous.md has the equations and where they come from.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -39,6 +40,14 @@ def compute_at_once(compute: Callable[[], Chunk]) -> "Future[Chunk]":
     future: Future[Chunk] = Future()
     future.set_result(compute())
     return future
+
+
+def compute_in_a_thread(resources: ExitStack) -> Submit:
+    """Compute in another thread, for real time; `resources` ends it."""
+    worker = resources.enter_context(ThreadPoolExecutor(1, "policy", torch.set_num_threads, (1,)))
+    # Started now, it does not inherit the priority of the one that commands.
+    worker.submit(bool).result()
+    return worker.submit
 
 
 @dataclass(frozen=True)
@@ -284,7 +293,7 @@ class AsyncRunner(ChunkRunner):
         """See `ChunkRunner.step`.
 
         The samples of the base are those that a choice at this step would be made from: of the newest chunk
-        that has arrived, the actions meant for the coming steps. The base is not run for them.
+        that has arrived, the actions meant for the coming steps, then a hold. The base is not run for them.
         """
         execute = execute or self.base.spec.execute
         self._update_history(frames, env_ids)
@@ -310,7 +319,8 @@ class AsyncRunner(ChunkRunner):
         at = position.clip(max=self.base.spec.execute - 1)
         noise = None if self._noise is None else self._noise[env_ids]
         action, base = self._chunk[env_ids, at], self._base_chunk[env_ids, at]
-        return PolicyOutput(action, base, noise, position, base_samples)
+        held, hold = self._holds(env_ids)
+        return PolicyOutput(action, np.where(held, hold, base), noise, position, base_samples)
 
     def is_held(self, env_id: int) -> bool:
         return self._episodes[env_id].held
@@ -324,9 +334,8 @@ class AsyncRunner(ChunkRunner):
 
     def executed(self, env_ids: NDArray[np.int64], action: NDArray[np.float32]) -> NDArray[np.float32]:
         """Executed actions [B, A]: the chosen ones, or those that hold the arm."""
-        held = np.array([self._episodes[i].held for i in env_ids])
-        hold = np.where(self._repeated, self._last[env_ids], 0).astype(np.float32)
-        executed = np.where(held[:, None], hold, action)
+        held, hold = self._holds(env_ids)
+        executed = np.where(held, hold, action)
         self._last[env_ids] = executed
         self.holds += int(held.sum())
         return executed
@@ -344,6 +353,12 @@ class AsyncRunner(ChunkRunner):
         self._last[:] = state["last"]
         self._episodes = [_Episode.from_state(one, self.base.device) for one in state["episodes"]]
 
+    def _holds(self, env_ids: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Whether environments are held [B, 1], and the actions [B, A] that hold them."""
+        held = np.array([self._episodes[i].held for i in env_ids])
+        hold = np.where(self._repeated, self._last[env_ids], 0).astype(np.float32)
+        return held[:, None], hold
+
     # ---- one environment -----------------------------------------------------------------------------
 
     def _forget(self, env_id: int) -> None:
@@ -358,8 +373,8 @@ class AsyncRunner(ChunkRunner):
 
     def _has_arrived(self, episode: _Episode, request: _Request) -> bool:
         """Whether a requested chunk is executed from now on; the first of an episode is waited for."""
-        if not episode.samples:
-            return not episode.replanning or request.future.done()
+        if not episode.samples and not episode.replanning:
+            return True
         return episode.now - request.step >= self._execution.delay and request.future.done()
 
     def _is_due(self, episode: _Episode, execute: int) -> bool:
@@ -454,15 +469,25 @@ class AsyncRunner(ChunkRunner):
             episode.chosen, episode.decided = index, episode.now
 
     def _coming(self, env_ids: Sequence[int]) -> Chunk:
-        """The samples of some environments, their actions for the next h steps [b, N, h, A]."""
+        """The samples of some environments, their actions for the next h steps [b, N, h, A].
+
+        Where they do not reach as far, and where there are none after `replan`, the arm is held.
+        """
+        spec, count = self.base.spec, max(self.base_samples, 1)
+        repeated = torch.from_numpy(self._repeated).to(self.base.device)
         parts, noises = [], []
         for env_id in env_ids:
             episode = self._episodes[env_id]
-            assert episode.samples
-            at = episode.now - episode.samples.step
-            parts.append(episode.samples.actions[:, at : at + self.base.spec.execute])
-            if episode.samples.noise is not None:
-                noises.append(episode.samples.noise)
+            before = torch.from_numpy(self._last[env_id]).to(self.base.device).expand(count, 1, -1)
+            if samples := episode.samples:
+                at = episode.now - samples.step
+                before = torch.cat([before, samples.actions[:, at : at + spec.execute]], 1)
+            hold = torch.where(repeated, before[:, -1:], 0)
+            missing = spec.execute + 1 - before.shape[1]
+            parts.append(torch.cat([before[:, 1:], hold.expand(-1, missing, -1)], 1))
+            if spec.noise_shape is not None:
+                given = samples.noise if samples else None
+                noises.append(before.new_zeros(count, *spec.noise_shape) if given is None else given)
         return Chunk(torch.stack(parts), torch.stack(noises) if noises else None)
 
 

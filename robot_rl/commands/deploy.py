@@ -12,7 +12,6 @@ Ctrl-C leaves the arm at rest and disarmed.
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -35,7 +34,7 @@ from robot_rl.hardware.teleop.device import DeviceError
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.policies.acting import ActingPolicy
-from robot_rl.policies.asynchronous import AsyncOptions
+from robot_rl.policies.asynchronous import AsyncOptions, compute_in_a_thread
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
@@ -287,11 +286,8 @@ def _acting_policy(
     if config.instruction is not None:
         policy.base.check_instruction(config.instruction)
     if execution:
-        worker = ended.enter_context(ThreadPoolExecutor(1, "policy", torch.set_num_threads, (1,)))
-        # Started now, its thread does not inherit the priority of the one that commands.
-        worker.submit(bool).result()
         repeated = repeated_in_hold(spec_from_list(environment["action_spec"]))
-        execution.apply(policy, repeated, worker.submit)
+        execution.apply(policy, repeated, compute_in_a_thread(ended))
     return policy
 
 

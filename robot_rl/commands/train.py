@@ -452,8 +452,6 @@ def _check_asynchronous(config: Config) -> None:
             f"asynchronous={config.asynchronous} is for methods that act, method={name} learns from data: "
             "leave it out here, and give it to `eval` and to the training around this base"
         )
-    if config.hil:
-        raise ValueError("asynchronous=… is not there with hil=on yet: leave one of them out")
     if config.workers and not config.workers.lockstep:
         raise ValueError("asynchronous=… is not there with workers that act yet: add workers.lockstep=true")
     if config.imagination:

@@ -15,6 +15,7 @@ import msgspec
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import USER_ERROR, UserError
 from robot_rl.hil.config import HilConfig
+from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions
 from robot_rl.policies.finetuned.finetuned_policy import Exploration, FinetunedPolicy, save_finetuned
 from robot_rl.policies.store import RECORD_FILE, WEIGHTS_FILE
 
@@ -44,6 +45,8 @@ class ActorJob:
     exploration: Exploration
     warmup_steps: int
     """Number of first environment steps of the run in which the base policy acts alone."""
+    execution: AsyncOptions = SYNCHRONOUS
+    """How the base's chunks are executed."""
 
 
 def pack_job(job: ActorJob) -> dict[str, Any]:

@@ -80,6 +80,7 @@ class HilTraining:
             fields=list(components.replay.fields),
             exploration=method.exploration,
             warmup_steps=method.config.warmup_steps,
+            execution=inputs.execution,
         )
         self._learner_id = uuid.uuid4().hex
         self._publisher = WeightPublisher(

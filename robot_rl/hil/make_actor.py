@@ -3,12 +3,15 @@
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from robot_rl.data.compatibility import check_same_environment
+from robot_rl.envs.action import repeated_in_hold
+from robot_rl.envs.observation import Observation
 from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.robot_state import SUCCESS
@@ -30,7 +33,11 @@ from robot_rl.hil.config import NO_OPERATOR, SCRIPTED, HilConfig
 from robot_rl.hil.link.client import LearnerClient
 from robot_rl.hil.link.messages import Welcome
 from robot_rl.hil.operator_check import check_operator
+from robot_rl.policies.acting import ActingPolicy
+from robot_rl.policies.asynchronous import compute_at_once, compute_in_a_thread
+from robot_rl.policies.chunk_runner import PolicyOutput
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
+from robot_rl.robot.deploy.controller import warm_up
 from robot_rl.robot.deploy.deployment import check_robot_fits
 from robot_rl.robot.deploy.judge import ClassifierOrPerson, success_judge
 from robot_rl.robot.deploy.resets import RESETS, WaitUntilReady, default_reset, make_reset, ready_on_enter
@@ -74,7 +81,7 @@ def make_actor(
         resources: closes what is opened here.
 
     Raises:
-        ValueError: if the job cannot be done.
+        ValueError: if the job cannot be done, also because the policy is too slow for a robot.
         RobotError: if the robot does not answer.
         DeviceError: if the operator's device cannot be opened.
     """
@@ -108,6 +115,12 @@ def make_actor(
 
     builder = _EnvironmentBuilder(job, envs, display, ended, show, resources, corrected)
     operator, env = builder.build()
+    # A simulation that does not wait for real time has chunks that arrive after exactly the given delay.
+    submit = compute_in_a_thread(resources) if env.realtime else compute_at_once
+    job.execution.apply(policy, repeated_in_hold(envs.action_spec), submit)
+    if robot := builder.robot:
+        act = partial(_explore, policy)
+        warm_up(act, policy, robot.observation_spec, robot.asked, 1e3 / job.task.control_freq, clock)
     actor = Actor(
         env,
         operator,
@@ -123,6 +136,11 @@ def make_actor(
     )
     actor.load_weights(welcome.weights)
     return actor
+
+
+def _explore(policy: ActingPolicy, obs: Observation) -> PolicyOutput:
+    frames = {key: value[None] for key, value in obs.items()}
+    return policy.act(frames, explore=True, with_base_samples=True)
 
 
 def _robot_keys(config: HilConfig) -> ClientKeys | None:
@@ -142,6 +160,8 @@ class _EnvironmentBuilder:
     corrected: Path
     updates: ClassifierUpdates | None = None
     """Corrects the classifier of success, if that is wanted; made by `build`."""
+    robot: RealArmEnv | None = None
+    """The robot, if there is one; made by `build`."""
 
     def build(self) -> tuple[Operator, SharedEnvironment]:
         config = self.job.hil
@@ -218,7 +238,7 @@ class _EnvironmentBuilder:
                 f"the robot {robot.spec.name} does not measure success: give hil.success=…, a classifier "
                 "run, or let a person at a device mark it"
             )
-        env = RealArmEnv(
+        env = self.robot = RealArmEnv(
             robot,
             environment,
             prepare=prepare,

@@ -346,6 +346,29 @@ def test_a_replay_gets_the_samples_that_a_choice_would_be_made_from(delay: int) 
     assert policy.runner.queries == 3
 
 
+def test_a_replay_gets_the_hold_where_no_chunk_reaches() -> None:
+    later = Later()
+    samples = ActingPolicy(Counting(12, 4, noise=True), 1, base_samples=2)
+    policy = asynchronous("naive", 2, 12, 4, samples, submit=later)
+
+    def samples_at(step: int) -> np.ndarray:
+        frame = {"state": np.full((1, 1), step, np.float32)}
+        output = policy.act(frame, explore=True, with_base_samples=True)
+        assert output.base_samples
+        assert output.base_samples.noise is not None
+        np.testing.assert_array_equal(output.base, output.action)
+        return output.base_samples.chunks[0]
+
+    play(policy, 10, begin=0)
+    # The chunk of step 0 reaches until step 11; the next one is late. A hold leaves the gripper as it was.
+    first, second = samples_at(10)
+    assert first.tolist() == [[10, 0], [11, 0], [0, 0], [0, 0]]
+    assert second.tolist() == [[1010, 1000], [1011, 1000], [0, 1000], [0, 1000]]
+    policy.runner.overrule(0, np.array([0.5, -1], np.float32))
+    policy.replan(0)
+    assert samples_at(11).tolist() == [[[0, -1]] * 4] * 2
+
+
 @pytest.mark.parametrize("steps", [1, 3, 5])
 def test_it_goes_on_from_a_saved_state(steps: int) -> None:
     """Also between the request of a chunk and its arrival."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from robot_rl.envs.observation import Observation, observation_space
+from robot_rl.envs.observation import Observation, ObservationSpec, observation_space
 from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.connection import NoAnswer, RobotError, ServerChanged
@@ -25,6 +25,48 @@ _WARM_UPS = 6
 
 class _EndedByOperator(Exception):
     """The operator ended the episode before its next step."""
+
+
+def warm_up(
+    decide: Callable[[Observation], object],
+    policy: ActingPolicy,
+    observed: ObservationSpec,
+    asked: Observation,
+    period_ms: float,
+    clock: Clock,
+) -> None:
+    """Let a policy decide about zero observations and the instruction, since its first decisions are slow.
+
+    Args:
+        decide: computes its action.
+        policy: the policy, of one environment.
+        observed: what it observes.
+        asked: the instruction, if it reads one.
+        period_ms: control period, ms.
+        clock: measures.
+
+    Raises:
+        ValueError: if even the fastest decision takes longer than a control period or, asynchronously, than
+            the delay.
+    """
+    spaces = observation_space(observed).spaces
+    obs = {key: np.zeros(space.shape or (), space.dtype) for key, space in spaces.items()} | dict(asked)
+    times = []
+    for _ in range(_WARM_UPS):
+        # After a reset, the decision computes a whole chunk, and nothing else is computed meanwhile.
+        policy.runner.wait()
+        policy.reset([0], [0])
+        before = clock.now()
+        decide(obs)
+        times.append((clock.now() - before) / MS)
+    delay = policy.runner.delay
+    if min(times) > max(delay, 1) * period_ms:
+        steps = math.ceil(min(times) / period_ms)
+        raise ValueError(
+            f"a decision of this policy takes {min(times):.0f} ms here, and it has to act every "
+            f"{period_ms:.0f} ms{f' with delay={delay}' if delay else ''}: use a GPU, a policy of "
+            f"fewer inference steps, or asynchronous=blend delay={steps} or more"
+        )
 
 
 class Controller:
@@ -64,29 +106,9 @@ class Controller:
         self._decision_ms = 0.0
 
     def warm_up(self) -> None:
-        """Run the policy on zero observations and the instruction, since its first decisions are slow.
-
-        Raises:
-            ValueError: if even the fastest decision takes longer than a control period or, asynchronously,
-                than the delay.
-        """
-        spaces = observation_space(self._env.observation_spec).spaces
-        obs = {key: np.zeros(space.shape or (), space.dtype) for key, space in spaces.items()}
-        obs |= self._env.asked
-        times = []
-        for _ in range(_WARM_UPS):
-            # After a reset, the decision computes a whole chunk, and nothing else is computed meanwhile.
-            self._policy.runner.wait()
-            self._policy.reset([0], [0])
-            times.append(self._decide(obs)[1])
-        delay = self._policy.runner.delay
-        if min(times) > max(delay, 1) * self._period_ms:
-            steps = math.ceil(min(times) / self._period_ms)
-            raise ValueError(
-                f"a decision of this policy takes {min(times):.0f} ms here, and it has to act every "
-                f"{self._period_ms:.0f} ms{f' with delay={delay}' if delay else ''}: use a GPU, a policy of "
-                f"fewer inference steps, or asynchronous=blend delay={steps} or more"
-            )
+        """Let the policy decide a few times; see `warm_up`."""
+        env, act = self._env, self._policy.act_single
+        warm_up(act, self._policy, env.observation_spec, env.asked, self._period_ms, self._clock)
 
     def run(self, number: int, seed: int) -> EpisodeResult:
         """Run one episode without exploration.
