@@ -86,6 +86,7 @@ class Imagination:
         """
         self._build_model = build_model
         self.config, self.model, self.learner = config, build_model(), learner
+        self.sample_base = sample_base
         self.chunk, self.returns, self.layout = sample_base.length, returns, sample_base.layout
         self.chunks = config.chunks
         """Most chunks of a branch."""

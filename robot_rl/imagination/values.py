@@ -51,6 +51,8 @@ class BaseSampler:
         """
         self.base, self.samples, self.length = base, samples, length
         self.layout = layout or Layout(base.spec.state_size)
+        self.queries = 0
+        """Observations for which the base was sampled."""
 
     @property
     def is_queryable(self) -> bool:
@@ -67,6 +69,7 @@ class BaseSampler:
         seen = (
             self.layout.observation(frames) if self.layout.frames else {"state": frames[:, -spec.obs_steps :]}
         )
+        self.queries += len(frames)
         drawn = sample_base(self.base, seen, noise, count)
         return drawn.executed(self.length)
 

@@ -47,6 +47,9 @@ class OfflineLearner(Learner, Protocol):
 class ReplayLearner(Learner, Protocol):
     """Learns from batches sampled from a replay."""
 
+    base_queries: int
+    """Observations for which it has sampled the base, in this process."""
+
     @property
     def warmed_up(self) -> bool:
         """Whether the critics' warm-up is over, so that the actor may act."""

@@ -29,7 +29,7 @@ class OffPolicyLearner(ABC):
         self.critic_optimizer = torch.optim.AdamW(
             critics.trainable_parameters(), config.critic_lr, fused=True
         )
-        self.updates = 0
+        self.updates = self.base_queries = 0
         self.generator = torch.Generator().manual_seed(seed)
 
     @property

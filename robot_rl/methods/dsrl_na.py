@@ -12,6 +12,7 @@ with a few stored samples per state, Q^W would only memorise their values.
 """
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,7 @@ from robot_rl.learning.sampling import Window
 from robot_rl.methods.dsrl import NoiseMethod, NoiseSACConfig, build_noise_actor
 from robot_rl.methods.method import ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
+from robot_rl.policies.bases.generative import GenerativePolicy
 from robot_rl.policies.finetuned.dsrl import DSRL
 from robot_rl.policies.nets.critic import EnsembleCritic
 from robot_rl.policies.nets.encoder import ObservationBatch
@@ -105,7 +107,7 @@ class DSRLNALearner(OffPolicyLearner):
         squashed, log_prob = networks.actor.sample(critics.encoder(obs), drawn.to(self.device))
         features, subset = critics.target_features(obs), critics.sample_subset(generator)
         if config.backup == "sampled":
-            chunk = networks.decode(base_observation(obs), networks.as_noise(squashed))
+            chunk = self._decode(obs, networks.as_noise(squashed))
             return critics.target_value(features, chunk.flatten(1), subset), log_prob
         outputs = self.target_noise_critic(features, networks.spec.bound * squashed, subset)
         return aggregate(critics.codec.decode(outputs), config.aggregation), log_prob
@@ -122,14 +124,20 @@ class DSRLNALearner(OffPolicyLearner):
         networks = self.networks
         noise = torch.randn(len(obs["state"]), networks.chosen_size, generator=generator).to(self.device)
         features = networks.encoder(obs)
+        self.base_queries += len(features)
         return networks.select(base_observation(obs), features, noise, base_samples).actions
+
+    def _decode(self, obs: Mapping[str, Tensor], noise: Tensor) -> Tensor:
+        """Chunks [B, h, A] of the base for noise [B, Hn, Dn]."""
+        self.base_queries += len(noise)
+        return self.networks.decode(base_observation(obs), noise)
 
     def _distill(self, batch: Batch) -> dict[str, Tensor]:
         """One step on L_W: critic i of Q^W learns the value of critic i of Q^A, for noise from N(0, I)."""
         obs, codec, networks = observation(batch), self.critics.codec, self.networks
         with torch.no_grad():
             noise = self.noise(len(batch["reward"]), networks.chosen_size)
-            chunk = networks.decode(base_observation(batch), networks.whole_noise(noise))
+            chunk = self._decode(batch, networks.whole_noise(noise))
             features = self.critics.encoder(obs)
             target = self.critics.values(features, chunk.flatten(1))
         outputs = self.noise_critic(features, noise)
@@ -149,6 +157,7 @@ class DSRLNALearner(OffPolicyLearner):
             q = aggregate(values, config.actor_aggregation)
             if config.bc_weight == 0:
                 return q
+            self.base_queries += len(noise)
             chunk = self.networks.decode_with_gradient(
                 base_observation(batch), self.networks.whole_noise(noise)
             )
@@ -167,6 +176,11 @@ class DSRLNAMethod(NoiseMethod):
 
     def check_base(self, base: BasePolicy, path: str) -> None:
         super().check_base(base, path)
+        if self.config.bc_weight > 0 and not isinstance(base, GenerativePolicy):
+            raise ValueError(
+                f"method.bc_weight > 0 needs gradients through the base policy, and {path} gives none: "
+                "leave it out"
+            )
         if base.spec.obs_steps > 1 and self.encoder != BASE_FEATURES:
             raise ValueError(
                 f"the base policy {path} observes {base.spec.obs_steps} steps, and the replay that "

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-NOISE, SAMPLES, SEED, BULK, BATCH, FEATURES = (
+NOISE, SAMPLES, SEED, BULK, BATCH, RETURN_FEATURES = (
     "__noise__",
     "__num_samples__",
     "__seed__",
@@ -21,6 +21,8 @@ NOISE, SAMPLES, SEED, BULK, BATCH, FEATURES = (
     "__features__",
 )
 """Reserved keys of a request to `robot-rl serve`."""
+MAX_CHUNKS: Final = 4096
+"""Largest number of observations times samples in one request, which one pass through the policy answers."""
 PROMPT: Final = "prompt"
 MAX_MESSAGE: Final = 64 * 1024 * 1024
 """Largest message, bytes."""

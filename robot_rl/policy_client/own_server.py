@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.policies.bases.base_policy import BaseSpec
-from robot_rl.policy_client.codec import BATCH, BULK, FEATURES, MAX_MESSAGE, NOISE
+from robot_rl.policy_client.codec import (
+    BATCH,
+    BULK,
+    MAX_CHUNKS,
+    MAX_MESSAGE,
+    NOISE,
+    RETURN_FEATURES,
+    SAMPLES,
+)
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.connection import Ask, PolicyConnection
 
@@ -33,6 +41,7 @@ class _Metadata(msgspec.Struct):
     fingerprint: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
     max_batch: int
     environment: dict[str, Any]
+    max_chunks: int = MAX_CHUNKS
     spec: BaseSpec | None = None
     state_range: StateRange | None = None
     feature_size: int | None = None
@@ -64,7 +73,7 @@ class OwnServer:
             raise ValueError(f"base.execute={execute}: {connection.url} predicts {spec.horizon} steps")
         self.spec = replace(spec, execute=execute)
         self.environment: Mapping[str, Any] = found.environment
-        self._max_batch = found.max_batch
+        self._max_batch, self._max_chunks = found.max_batch, found.max_chunks
         self.state_range, self.feature_size = found.state_range, found.feature_size
         self.example_instruction = found.example_instruction
         connection.identify(_fingerprint)
@@ -72,7 +81,7 @@ class OwnServer:
     def sample(
         self, obs: Mapping[str, NDArray[Any]], noise: NDArray[np.float32] | None, samples: int
     ) -> NDArray[np.float32]:
-        """Chunks [B, N, H, A] for observations [B, To, …] and their noise [B, N, Hn, Dn].
+        """Chunks [B, N, H, A] for observations [B, To, …] or their features, and noise [B, N, Hn, Dn].
 
         Raises:
             PolicyLost: if the server does not give them.
@@ -88,23 +97,25 @@ class OwnServer:
     def features(self, obs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Features [B, D] of observations [B, To, …]; errors as of `sample`."""
         assert self.feature_size is not None
-        features = self._ask(obs, FEATURES, "features", (self.feature_size,))
+        # No samples: the policy's head does not run.
+        features = self._ask(obs, RETURN_FEATURES, "features", (self.feature_size,), **{SAMPLES: 0})
         if not np.isfinite(features).all():
             raise self._connection.lost("its features are not finite")
         return features
 
     def _ask(
-        self, arrays: Mapping[str, NDArray[Any]], flag: str, name: str, shape: tuple[int, ...]
+        self, arrays: Mapping[str, NDArray[Any]], flag: str, name: str, shape: tuple[int, ...], **more: int
     ) -> NDArray[np.float32]:
         """An array [B, *shape] that the server returns if asked by a flag, for arrays [B, …]."""
-        rows = len(arrays["state"])
+        rows = len(next(iter(arrays.values())))
         size = sum(array.nbytes // rows for array in arrays.values())
-        most = max(1, min(self._max_batch, MAX_MESSAGE // 2 // size))
+        samples = arrays[NOISE].shape[1] if NOISE in arrays else 1
+        most = max(1, min(self._max_batch, self._max_chunks // samples, MAX_MESSAGE // 2 // size))
         found = []
         for at in range(0, rows, most):
             request = {key: array[at : at + most] for key, array in arrays.items()}
-            count = len(request["state"])
-            value = self._connection.ask({**request, BATCH: count, flag: True}).get(name)
+            count = min(most, rows - at)
+            value = self._connection.ask({**request, BATCH: count, flag: True, **more}).get(name)
             fits = isinstance(value, np.ndarray) and value.shape == (count, *shape)
             if not isinstance(value, np.ndarray) or not fits or value.dtype != np.float32:
                 raise self._connection.lost(f"its {name} are no float32 array {[count, *shape]}")
@@ -123,7 +134,7 @@ def _read(connection: PolicyConnection) -> _Metadata:
         found = msgspec.convert(connection.metadata, _Metadata)
     except msgspec.ValidationError as error:
         raise ValueError(f"{connection.url} describes itself in another way ({error}): update it") from None
-    sizes = [found.max_batch]
+    sizes = [found.max_batch, found.max_chunks]
     if spec := found.spec:
         sizes += [spec.state_size, spec.action_size, spec.horizon, spec.execute, spec.obs_steps]
         sizes += [*(spec.noise_shape or ()), *(spec.image_size or ()), found.feature_size or 1]

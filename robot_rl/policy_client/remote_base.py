@@ -17,12 +17,14 @@ from robot_rl.policies.bases.base_policy import (
     BaseSpec,
     Chunk,
     ObservationHistory,
+    check_features,
     check_images,
     check_instructions,
     check_observation,
     is_steered_by_noise,
     random_observations,
 )
+from robot_rl.policies.nets.encoder import FEATURES
 from robot_rl.policies.nets.normalizer import Normalizer
 from robot_rl.policies.registry import LOADERS
 from robot_rl.policies.store import Record, read_weights, write_files
@@ -114,7 +116,31 @@ class RemoteBase(BasePolicy):
         Raises:
             PolicyLost: also if the server does not answer, or was replaced.
         """
-        arrays, batch = self._arrays(obs), len(obs["state"])
+        return self._sample(self._arrays(obs), noise, num_samples, generator)
+
+    @torch.no_grad()
+    def sample_from_features(
+        self,
+        features: Tensor,
+        *,
+        noise: Tensor | None = None,
+        num_samples: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Chunk:
+        """See `BasePolicy.sample_from_features`; errors as of `sample`."""
+        if self.feature_size is None:
+            return super().sample_from_features(features)
+        seen = check_features(features, self.feature_size).float().cpu().numpy()
+        return self._sample({FEATURES: seen}, noise, num_samples, generator)
+
+    def _sample(
+        self,
+        arrays: Mapping[str, NDArray[Any]],
+        noise: Tensor | None,
+        num_samples: int,
+        generator: torch.Generator | None,
+    ) -> Chunk:
+        batch = len(next(iter(arrays.values())))
         if self.spec.noise_shape is None:
             if noise is not None:
                 raise ValueError("this policy takes no noise")

@@ -17,9 +17,18 @@ from robot_rl.envs.instruction import (
 from robot_rl.envs.observation import ObservationSpec
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationPolicy
+from robot_rl.policies.chunk_runner import sample_base
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
+from robot_rl.policies.nets.encoder import FEATURES
 from robot_rl.policies.store import fingerprint
-from robot_rl.policy_client.codec import BULK, FEATURES, PROMPT, SAMPLES, MessageError
+from robot_rl.policy_client.codec import (
+    BULK,
+    MAX_CHUNKS,
+    PROMPT,
+    RETURN_FEATURES,
+    SAMPLES,
+    MessageError,
+)
 from robot_rl.policy_server.requests import MAX_ROWS, MAX_SAMPLES, RESERVED, Query, RequestReader
 from robot_rl.saved_policies.loading import acting_policy
 
@@ -88,6 +97,7 @@ class PolicyInference:
             "noise": None if self.tuned or spec.noise_shape is None else list(spec.noise_shape),
             "max_samples": 1 if self.tuned or spec.noise_shape is None else MAX_SAMPLES,
             "max_batch": MAX_ROWS,
+            "max_chunks": MAX_CHUNKS,
             "reserved": list(RESERVED),
             "environment": dict(environment),
             **({} if self.tuned else self._description),
@@ -116,46 +126,45 @@ class PolicyInference:
         return self.base.spec.execute if self.tuned else self.base.spec.horizon
 
     def check(self, request: Mapping[str, Any]) -> Query:
-        spec, size = self.base.spec, self.observed.image_size
-        names = ["state", *(f"images.{camera}" for camera in self._cameras)]
-        told = [INSTRUCTION] if spec.instruction else []
-        reader = RequestReader(request, names, [*told, PROMPT], spec.obs_steps, MAX_ROWS)
-        obs: dict[str, NDArray[Any]] = {"state": reader.floats("state", (self.observed.state_size,))}
-        for name in names[1:]:
-            obs[name] = reader.image(name, size)
-        if spec.instruction:
-            obs[INSTRUCTION] = self._instruction(request, reader)
+        spec, reads_features = self.base.spec, FEATURES in request and not self.tuned
+        if reads_features and (size := self.base.feature_size):
+            reader = RequestReader(request, [FEATURES], [], 0, MAX_ROWS)
+            obs: dict[str, NDArray[Any]] = {FEATURES: reader.floats(FEATURES, (size,))}
+        else:
+            reader, obs = self._observed(request)
         why_none = "a tuned policy draws its own" if self.tuned else "this base has no noise input"
         noise = reader.noise(None if self.tuned else spec.noise_shape, why_none)
+        reader.check_size()
         samples = reader.samples
         if self.tuned and samples > 1:
             raise MessageError(f"{SAMPLES} is for base policies: a tuned one chooses among its own samples")
         if samples > 1 and spec.noise_shape is None:
             raise MessageError(f"{SAMPLES}: this base has no noise input, so all its samples are equal")
-        bulk, features = reader.flag(BULK), reader.flag(FEATURES)
+        bulk, features = reader.flag(BULK), reader.flag(RETURN_FEATURES)
         if self.tuned and (bulk or features):
-            raise MessageError(f"{BULK if bulk else FEATURES} is for base policies")
+            raise MessageError(f"{BULK if bulk else RETURN_FEATURES} is for base policies")
         if features and self.base.feature_size is None:
-            raise MessageError(f"{FEATURES}: this base gives no features")
+            raise MessageError(f"{RETURN_FEATURES}: this base gives no features")
         return Query(obs, samples, noise, reader.seed, bulk, reader.rows is not None, features)
 
     @torch.no_grad()
     def infer(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
         replies: list[dict[str, Any]] = [{}] * len(queries)
-        for count in {query.samples for query in queries}:
-            rows = [i for i, query in enumerate(queries) if query.samples == count]
+        kinds = [(query.samples, FEATURES in query.obs) for query in queries]
+        for kind in dict.fromkeys(kinds):
+            rows = [i for i, other in enumerate(kinds) if other == kind]
             for i, reply in zip(rows, self._batch([queries[i] for i in rows]), strict=True):
                 replies[i] = reply
         return replies
 
     def _batch(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
-        """Replies to requests of equal numbers of samples."""
+        """Replies to requests of equal numbers of samples, for observations or for features."""
         device = self.base.device
         obs = {
             name: torch.from_numpy(np.concatenate([query.obs[name] for query in queries])).to(device)
             for name in queries[0].obs
         }
-        counts = [len(query.obs["state"]) for query in queries]
+        counts = [len(next(iter(query.obs.values()))) for query in queries]
         if self.tuned:
             generators = [
                 generator
@@ -164,26 +173,24 @@ class PolicyInference:
             ]
             chosen = self.policy.plan(obs, generators).cpu().split(counts)
             return [_reply(query, actions=own) for query, own in zip(queries, chosen, strict=True)]
-        noise = None
-        if self.base.spec.noise_shape is not None:
+        noise = actions = None
+        samples = queries[0].samples
+        if samples and self.base.spec.noise_shape is not None:
             noise = torch.cat([self._drawn(query, n) for query, n in zip(queries, counts, strict=True)])
-        features, samples = None, queries[0].samples if noise is not None else 1
-        if any(query.features for query in queries):
-            features = self.base.features(obs)
-            chunk = self.base.sample_from_features(features, noise=noise, num_samples=samples)
-        else:
-            chunk = self.base.sample(obs, noise=noise, num_samples=samples)
+        if FEATURES not in obs and any(query.features for query in queries):
+            obs[FEATURES] = self.base.features(obs)
+        if samples:
+            actions = sample_base(self.base, obs, noise, samples if noise is not None else 1).actions
         parts = [
             [None] * len(queries) if value is None else value.cpu().split(counts)
-            for value in (chunk.actions, noise, features)
+            for value in (actions, noise, obs.get(FEATURES))
         ]
         replies = []
-        for query, actions, used, seen in zip(queries, *parts, strict=True):
-            assert actions is not None
-            more = {"samples": actions, "noise": used} if query.bulk else {}
+        for query, chunks, used, seen in zip(queries, *parts, strict=True):
+            more = {"samples": chunks, "noise": used} if query.bulk else {}
             if query.features:
                 more["features"] = seen
-            replies.append(_reply(query, actions=actions[:, 0], **more))
+            replies.append(_reply(query, actions=None if chunks is None else chunks[:, 0], **more))
         return replies
 
     def _drawn(self, query: Query, rows: int) -> Tensor:
@@ -198,6 +205,19 @@ class PolicyInference:
         return torch.Generator().manual_seed(query.seed)
 
     # ---- what a request holds ------------------------------------------------------------------------
+
+    def _observed(self, request: Mapping[str, Any]) -> tuple[RequestReader, dict[str, NDArray[Any]]]:
+        """The observations [B, To, …] of a request, and what reads the rest of it."""
+        spec, size = self.base.spec, self.observed.image_size
+        names = ["state", *(f"images.{camera}" for camera in self._cameras)]
+        told = [INSTRUCTION] if spec.instruction else []
+        reader = RequestReader(request, names, [*told, PROMPT], spec.obs_steps, MAX_ROWS)
+        obs: dict[str, NDArray[Any]] = {"state": reader.floats("state", (self.observed.state_size,))}
+        for name in names[1:]:
+            obs[name] = reader.image(name, size)
+        if spec.instruction:
+            obs[INSTRUCTION] = self._instruction(request, reader)
+        return reader, obs
 
     def _instruction(self, request: Mapping[str, Any], reader: RequestReader) -> NDArray[np.uint8]:
         """The instructions [B, To, L]: a prompt for all rows, or an encoded array."""

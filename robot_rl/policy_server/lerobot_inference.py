@@ -8,7 +8,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robot_rl.policy_client.codec import BATCH, BULK, FEATURES, NOISE, PROMPT, SAMPLES, SEED, MessageError
+from robot_rl.policy_client.codec import (
+    BATCH,
+    BULK,
+    NOISE,
+    PROMPT,
+    RETURN_FEATURES,
+    SAMPLES,
+    SEED,
+    MessageError,
+)
 from robot_rl.policy_client.lerobot_server import LEROBOT
 from robot_rl.policy_server.lerobot_process import VISUAL, LeRobotProcess, fingerprint
 from robot_rl.policy_server.requests import MAX_ROWS, MAX_SAMPLES, Query, RequestReader
@@ -65,10 +74,11 @@ class LeRobotInference:
             obs[name] = reader.image(name, size)
         prompts = self._prompts(request, reader.rows or 1) if policy.prompt else ()
         noise = reader.noise(policy.noise, f"actions of this {policy.type} policy do not depend on it alone")
+        reader.check_size()
         if reader.samples > 1 and policy.noise is None:
             raise MessageError(f"{SAMPLES}: this {policy.type} policy takes no noise; send more requests")
-        if reader.flag(FEATURES):
-            raise MessageError(f"{FEATURES}: a LeRobot policy gives no features")
+        if reader.flag(RETURN_FEATURES):
+            raise MessageError(f"{RETURN_FEATURES}: a LeRobot policy gives no features")
         bulk, batched = reader.flag(BULK), reader.rows is not None
         return Query(obs, reader.samples, noise, reader.seed, bulk, batched, prompts=prompts)
 

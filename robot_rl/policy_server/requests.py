@@ -7,13 +7,22 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from robot_rl.policy_client.codec import BATCH, BULK, FEATURES, NOISE, SAMPLES, SEED, MessageError
+from robot_rl.policy_client.codec import (
+    BATCH,
+    BULK,
+    MAX_CHUNKS,
+    NOISE,
+    RETURN_FEATURES,
+    SAMPLES,
+    SEED,
+    MessageError,
+)
 
 MAX_SAMPLES: Final = 64
 """Largest number of samples in one request."""
 MAX_ROWS: Final = 256
 """Largest number of observations in one request."""
-RESERVED: Final = (NOISE, SAMPLES, SEED, BULK, BATCH, FEATURES)
+RESERVED: Final = (NOISE, SAMPLES, SEED, BULK, BATCH, RETURN_FEATURES)
 
 
 @dataclass(frozen=True)
@@ -21,9 +30,9 @@ class Query:
     """A request that was checked."""
 
     obs: Mapping[str, NDArray[Any]]
-    """Observations with their histories, [B, To, …] each."""
+    """Observations with their histories, [B, To, …] each, or the base's features of them [B, D]."""
     samples: int
-    """Samples N of the base for each."""
+    """Samples N of the base for each; 0 if only its features are asked for."""
     noise: NDArray[np.float32] | None
     """Their noise [B, N, Hn, Dn]; drawn if None."""
     seed: int | None
@@ -55,7 +64,7 @@ class RequestReader:
             request: a map that was received.
             observed: keys of the policy's observations.
             ignored: other keys that it may have, besides the reserved ones.
-            steps: observation steps To of the policy.
+            steps: observation steps To of the policy; 0 if its observations have no such axis.
             max_rows: largest number of observations.
         """
         self._request, self._steps = request, steps
@@ -64,7 +73,8 @@ class RequestReader:
             raise MessageError(f"unknown key {unknown[0]!r:.60}; this policy observes {', '.join(observed)}")
         self.rows = self.integer(BATCH, 1, 1, max_rows) if BATCH in request else None
         """Number of observations, or None for one without the axis B."""
-        self.samples = self.integer(SAMPLES, 1, 1, MAX_SAMPLES)
+        least = 0 if request.get(RETURN_FEATURES) is True else 1
+        self.samples = self.integer(SAMPLES, 1, least, MAX_SAMPLES)
         seed = self.integer(SEED, -1, 0, 2**63 - 1)
         self.seed = seed if seed >= 0 else None
 
@@ -107,7 +117,8 @@ class RequestReader:
             raise MessageError(f"{name} is missing")
         if not isinstance(value, np.ndarray):
             raise MessageError(f"{name} is no array")
-        whole = (steps, *shape) if rows is None else (rows, steps, *shape)
+        whole = (steps, *shape) if steps else shape
+        whole = whole if rows is None else (rows, *whole)
         if rows is None and steps == 1 and value.shape == shape:
             value = value[None]
         if value.shape != whole:
@@ -144,6 +155,14 @@ class RequestReader:
             raise MessageError(f"{NOISE} is for {value.shape[1]} samples, {SAMPLES} is {self.samples}")
         self.samples = value.shape[1]
         return _finite(NOISE, value)
+
+    def check_size(self) -> None:
+        """Check that one pass through the policy can answer it; `noise`, which may set N, is read before."""
+        if (self.rows or 1) * self.samples > MAX_CHUNKS:
+            raise MessageError(
+                f"{self.rows} observations of {self.samples} samples each are too much for one request; ask "
+                f"for {MAX_CHUNKS} chunks at most"
+            )
 
 
 def _finite(name: str, values: NDArray[Any]) -> NDArray[np.float32]:

@@ -47,6 +47,7 @@ TITLES = {
     "learn/reward_scale": "Standard deviation used to scale the reward",
     "learn/std": "Standard deviation of the actions",
     "learn/passes": "Passes over the rollout",
+    "learn/base_queries": "Observations per update for which the base was sampled",
     "train/base_queries": "Observations per environment step for which the base was sampled",
     "train/episode_length": f"Episode length, mean of {ROLLING_EPISODES}",
     "eval/episode_length": "Evaluation episode length",

@@ -37,6 +37,8 @@ class Updater:
         """Number of updates that are due for the environment steps so far, and not made yet."""
         self.lost: ServerLost | None = None
         """Why a server that the run needs cannot be used: the run saves a checkpoint, and ends with this."""
+        self._made = self._queries = 0
+        """Updates since the last log, and observations for which the base was sampled in them."""
         self._run = run
         # Before anything is loaded: some methods train the base too.
         self.base = fingerprint(components.agent.networks.base)
@@ -65,7 +67,7 @@ class Updater:
         Raises:
             NotFinite: if a metric is NaN or infinite.
         """
-        made = 0
+        made, queries = 0, self._base_queries
         try:
             if self.imagination and self.imagination.is_due:
                 self._refit(self.imagination, step)
@@ -77,7 +79,14 @@ class Updater:
         except ServerLost as error:
             self.lost = saved_up_to_here(error)
             self.pending += updates - made
+        self._made += made
+        self._queries += self._base_queries - queries
         return made
+
+    @property
+    def _base_queries(self) -> int:
+        imagined = self.imagination.sample_base.queries if self.imagination else 0
+        return self.learner.base_queries + imagined
 
     def is_behind(self, step: int) -> bool:
         """Whether a server was lost before the updates and evaluations of the run's last step."""
@@ -140,6 +149,9 @@ class Updater:
         if self.imagination:
             figures = {"imagined_share": self.imagination.share, **self.imagination.figures}
             metrics |= {name: torch.tensor(value) for name, value in figures.items()}
+        if self._queries:
+            metrics["base_queries"] = torch.tensor(self._queries / max(self._made, 1))
+        self._made = self._queries = 0
         self._run.log_learning(metrics, step)
 
     @property
@@ -164,6 +176,7 @@ class Updater:
             "logged": self._run.logged,
             "base": self.base,
             "metrics": self.metrics,
+            "queries": (self._made, self._queries),
             "learner": self.learner.state_dict(),
             "replay": self.replay.state_dict(),
             "batches": self.sampler.state_dict(),
@@ -175,6 +188,8 @@ class Updater:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint that `save` wrote."""
         self.pending, self.metrics = state["owed"], state["metrics"]
+        # Checkpoints of earlier versions do not have them.
+        self._made, self._queries = state.get("queries", (0, 0))
         self.learner.load_state_dict(state["learner"])
         with mistakes():
             self.replay.load_state_dict(state["replay"])

@@ -21,7 +21,7 @@ from robot_rl.policies.nets.normalizer import Normalizer
 from robot_rl.policies.store import fingerprint, load_policy_files
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.remote_base import RemoteBase, connect_base
-from robot_rl.policy_server import inference
+from robot_rl.policy_server import inference, requests
 from robot_rl.policy_server.inference import PolicyInference
 from robot_rl.policy_server.server import Listen, PolicyServer
 from tests.robot_rl.policy_client.policy_servers import served
@@ -71,8 +71,23 @@ def test_actions_are_those_of_the_policy_in_this_process(
                 parts.append(policy.sample(part, noise=drawn, num_samples=samples).actions)
                 features.append(policy.features(part))
             assert torch.equal(found.actions, torch.cat(parts))
-            assert torch.equal(base.features(obs), torch.cat(features))
+            seen = base.features(obs)
+            assert torch.equal(seen, torch.cat(features))
+            again = base.sample_from_features(seen, noise=noise, num_samples=samples)
+            assert torch.equal(again.actions, found.actions)
             assert found.noise is noise
+
+
+def test_more_chunks_than_the_server_takes_are_asked_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "MAX_CHUNKS", 8)
+    monkeypatch.setattr(requests, "MAX_CHUNKS", 8)
+    policy = flow()
+    with served(policy, environment()) as url:
+        noise = policy.draw_noise(7, 3, torch.Generator().manual_seed(0))
+        obs = random_observations(policy, 7)
+        found = remote(url).sample(obs, noise=noise, num_samples=3).actions
+        expected = policy.sample(obs, noise=noise, num_samples=3).actions
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 def test_instructions_reach_the_served_policy() -> None:

@@ -34,6 +34,14 @@ METHODS = {
         "method.warmup_steps=10",
         "task.horizon=10",
     ),
+    "dsrl_na of features": (
+        "method=dsrl_na",
+        *SMALL_RL,
+        "method.encoder=base",
+        "method.steps=32",
+        "method.warmup_steps=8",
+        "task.horizon=10",
+    ),
     "residual_ppo": (
         "method=residual_ppo",
         "method.num_envs=2",
@@ -167,8 +175,8 @@ def test_how_often_the_base_is_asked_is_reported(
     tmp_path: Path, robot_rl: RunCommand, base_run: Path
 ) -> None:
     """At every step with samples for the replay, else where a chunk starts."""
-    rates = {}
-    for method in ("expo", "residual"):
+    rates, per_update = {}, {}
+    for method in ("expo", "residual", "dsrl_na"):
         robot_rl(
             "train",
             f"method={method}",
@@ -181,21 +189,32 @@ def test_how_often_the_base_is_asked_is_reported(
             f"name={method}",
             "log_every=16",
         )
-        rates[method] = float(read_metrics(tmp_path / method / "metrics.csv")["train/base_queries"][0][-1])
+        found = read_metrics(tmp_path / method / "metrics.csv")
+        rates[method] = float(found["train/base_queries"][0][-1])
+        per_update[method] = [float(row[-1]) for row in found.get("learn/base_queries", ())]
+    # Each update for the next values of 16 rows, and every second one to distil.
+    assert per_update == {"expo": [], "residual": [], "dsrl_na": [pytest.approx(24, rel=0.1)]}
+    rates.pop("dsrl_na")
     # The first decision, and those after each of the eight steps of two environments.
     assert rates == {"expo": 18 / 16, "residual": 6 / 16}
     assert "train/base_queries" in TITLES
 
 
 @pytest.mark.full
-def test_methods_that_run_the_base_in_updates_refuse_a_server(
+def test_methods_that_run_the_base_in_updates_on_observations_refuse_a_server(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
 ) -> None:
     server, url = serve(base_run)
     try:
-        for options in (("method=dsrl_na",), ("method=expo", "method.base_lr=1e-5")):
-            with pytest.raises(UserError, match="runs the base in its updates with these options"):
+        for options, words in (
+            (("method=dsrl_na",), "is a server: add method.encoder=base if it gives features"),
+            (("method=expo", "method.base_lr=1e-5"), "trains the base, and .* is a server: leave it out"),
+        ):
+            with pytest.raises(UserError, match=words):
                 robot_rl("train", *options, "base=remote", f"base.url={url}", f"runs_dir={tmp_path}")
+        gradients = ("method=dsrl_na", "method.encoder=base", "method.bc_weight=1", f"runs_dir={tmp_path}")
+        with pytest.raises(UserError, match="needs gradients through the base policy"):
+            robot_rl("train", *gradients, "base=remote", f"base.url={url}")
         with pytest.raises(UserError, match="task was lift, here it is can"):
             robot_rl("train", "method=residual", "task=can", "base=remote", f"base.url={url}")
         with pytest.raises(UserError, match="trains a base policy: choose base=diffusion, not a server"):

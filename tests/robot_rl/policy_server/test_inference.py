@@ -84,6 +84,39 @@ def test_features_are_returned_on_request_and_change_no_action(base: PolicyInfer
     np.testing.assert_allclose(asked[0]["actions"], plain["actions"], atol=1e-6)
 
 
+def test_features_stand_for_the_observation_that_they_are_of(base: PolicyInference) -> None:
+    request = {**observation(), "__noise__": noise(3, 2), "__return_samples__": True}
+    (whole,) = infer(base, {**request, "__features__": True})
+    (seen,) = infer(base, {**observation(), "__features__": True, "__num_samples__": 0})
+    assert seen.keys() == {"features"}
+    assert np.array_equal(seen["features"], whole["features"])
+    # Also together with a request of equally many samples for an observation.
+    request.pop("state")
+    again, other = infer(base, {**request, **seen}, {**observation(1), "__noise__": noise(4, 2)})
+    np.testing.assert_allclose(again["samples"], whole["samples"], atol=1e-6)
+    assert other["actions"].shape == (HORIZON, ACTION)
+    batch = {"features": np.tile(seen["features"], (3, 1)), "__batch__": 3, "__seed__": 0}
+    (rows,) = infer(base, batch)
+    assert rows["actions"].shape == (3, HORIZON, ACTION)
+    for change, words in (
+        ({"features": seen["features"][:-1]}, "features has shape"),
+        ({"features": np.full_like(seen["features"], np.inf)}, "not finite"),
+        ({**seen, **observation()}, "unknown key 'state'"),
+    ):
+        with pytest.raises(MessageError, match=words):
+            base.check(change)
+    with pytest.raises(MessageError, match="unknown key 'features'"):
+        PolicyInference(tuned(), environment(), 0).check({**observation(), **seen})
+
+
+def test_one_request_asks_for_a_bounded_number_of_chunks(base: PolicyInference) -> None:
+    states = np.zeros((256, 1, STATE), np.float32)
+    base.check({"state": states, "__batch__": 256, "__num_samples__": 16})
+    for asked in ({"__num_samples__": 17}, {"__noise__": np.zeros((256, 17, HORIZON, ACTION), np.float32)}):
+        with pytest.raises(MessageError, match="256 observations of 17 samples each are too much"):
+            base.check({"state": states, "__batch__": 256, **asked})
+
+
 def test_repeated_noise_is_that_noise_at_every_step(base: PolicyInference) -> None:
     row = noise(4)[0]
     (short,) = infer(base, {**observation(), "__noise__": row})
