@@ -103,6 +103,8 @@ class Branches:
         trace: float | None,
         fields: Collection[str],
         layout: Layout,
+        *,
+        ignore_uncertainty: bool = False,
     ) -> None:
         """Build what all branches share.
 
@@ -114,7 +116,9 @@ class Branches:
             trace: lambda of value expansion; None gives every chunk as a transition.
             fields: names of the policy's fields that the learner's batches have.
             layout: of the model's vectors.
+            ignore_uncertainty: whether no branch ends because of it, and none weighs less.
         """
+        self.ignore_uncertainty = ignore_uncertainty
         self.model, self.learner, self.sample_base = model, learner, sample_base
         self.returns, self.trace, self.fields, self.layout = returns, trace, fields, layout
 
@@ -145,6 +149,8 @@ class Branches:
             prediction = model.step(now, chunk, member)
             outcome = judge(prediction, limits.success)
             uncertainty = limits.uncertainty_of(prediction.disagreement)
+            if self.ignore_uncertainty:
+                uncertainty = torch.zeros_like(uncertainty)
             kept = (uncertainty <= most) & ~outcome.doubtful
             after = now.after(chunk, prediction.states)
             samples_after = stored or self._sample_base(after, generator)

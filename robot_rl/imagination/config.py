@@ -38,6 +38,8 @@ class ImaginationConfig:
     """Share that begins shortly before the end of an episode, gripper commands and jumps of the value."""
     demonstrations: float = 0.15
     """Share that begins in demonstrations; the rest begins anywhere in the run."""
+    ignore_uncertainty: bool = False
+    """For comparison: no branch ends because the model is uncertain, and no transition weighs less."""
     planning: bool = False
     """While exploring, rank the candidates of `residual_chunk` or `expo` by a predicted chunk plus value."""
 

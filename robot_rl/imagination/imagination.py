@@ -102,7 +102,10 @@ class Imagination:
             self.values = self._learned_values = LearnedValues(learner, base.spec.state_size, seed)
         trace = config.trace if config.returns == "expansion" else None
         queried = sample_base if sample_base.is_queryable else None
-        self.branches = Branches(self.model, learner, queried, returns, trace, fields, self.layout)
+        blind = config.ignore_uncertainty
+        self.branches = Branches(
+            self.model, learner, queried, returns, trace, fields, self.layout, ignore_uncertainty=blind
+        )
         self.gate = Gate(config.share)
         self.episodes: list[Episode] = []
         self.learned = 0

@@ -40,12 +40,13 @@ def test_the_first_sure_success_ends_a_chunk_and_what_is_unsure_is_neither() -> 
 
 
 def branch(
-    tmp_path: Path, model: Oracle, limits: Limits, trace: float | None = None
+    tmp_path: Path, model: Oracle, limits: Limits, trace: float | None = None, **options: bool
 ) -> dict[str, torch.Tensor]:
     """One branch from each of some places, at whose start the base acts as trained."""
     run = PointRun(tmp_path)
     learner, returns, fields = run.learner, Returns(0.9), run.method.replay_content.policy_fields
-    branches = Branches(model, learner, BaseSampler(PointBase(), 4, CHUNK), returns, trace, fields, Layout(2))  # type: ignore[arg-type]
+    base, layout = BaseSampler(PointBase(), 4, CHUNK), Layout(2)
+    branches = Branches(model, learner, base, returns, trace, fields, layout, **options)  # type: ignore[arg-type]
     places = torch.tensor([[0.4, 0.0], [0.0, 0.3], [0.05, 0.0]])
     start = Situation(places[:, None].repeat(1, 2, 1), torch.zeros(3, CHUNK, 2))
     return branches.imagine(start, limits, torch.Generator().manual_seed(0))
@@ -83,6 +84,10 @@ def test_a_branch_ends_before_the_chunk_of_which_the_model_is_unsure(tmp_path: P
     rows = branch(tmp_path, Unsure(), LIMITS)
     assert (rows["state"][:, 0] >= 0.2).all()
     assert torch.allclose(rows["weight"], torch.full_like(rows["weight"], 1 / 1.5))
+    # For comparison, as if it were sure.
+    blind, sure = (branch(tmp_path, model, LIMITS, ignore_uncertainty=True) for model in (Unsure(), Oracle()))
+    for name, value in blind.items():
+        assert torch.equal(value, sure[name])
 
 
 def test_a_branch_that_ends_early_gives_its_shorter_return_once_more(tmp_path: Path) -> None:
