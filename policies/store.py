@@ -25,6 +25,8 @@ from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.registry import BASES, LOADERS, base_kind, names_hint
 
 FORMAT_VERSION = 1
+_LATER: dict[str, Any] = {"max_prefix": 0, "vision": None, "text": None, "pretrained": {}}
+"""Options that policies of earlier versions do not have, and how these are."""
 RECORD_FILE = "policy.json"
 WEIGHTS_FILE = "weights.safetensors"
 
@@ -190,8 +192,7 @@ def _build_base(directory: Path, record: Record) -> BasePolicy:
         raise ValueError(f"{path} is of the unknown kind {record.kind!r}; {names_hint(record.kind, valid)}")
     base = BASES[record.kind]
     known = {f.name for f in fields(base.config)}
-    # Policies saved by versions without prefixes have no such option.
-    config = {**({"max_prefix": 0} if "max_prefix" in known else {}), **record.config}
+    config = {name: value for name, value in _LATER.items() if name in known} | record.config
     if config.keys() != known:
         odd = ", ".join(sorted(config.keys() ^ known))
         raise ValueError(f"{path} was written by another version of the program: its config differs in {odd}")

@@ -31,8 +31,8 @@ from robot_rl.policies.nets.normalizer import OBSERVATION_BOUND
 from robot_rl.policies.nets.pretrained import (
     PretrainedImages,
     PretrainedSentence,
-    PretrainedTokenizer,
-    describe_encoder,
+    describe_image_encoder,
+    describe_text_encoder,
 )
 
 NOISE_BIAS = 1.5
@@ -108,7 +108,7 @@ class VLAPolicy(FlowPolicy):
         self.sentence: SentenceEncoder | PretrainedSentence
         if described := config.pretrained.get("text"):
             self.sentence = PretrainedSentence(described, width)
-            self._tokenizer: Tokenizer = PretrainedTokenizer(self.sentence)
+            self._tokenizer: Tokenizer = self.sentence.tokenizer()
         else:
             self.sentence = SentenceEncoder(len(config.words), width, config.heads)
             self._tokenizer = Tokenizer(config.words)
@@ -127,12 +127,17 @@ class VLAPolicy(FlowPolicy):
     def for_instructions(cls, config: ImitationConfig, instructions: Iterable[str]) -> ImitationConfig:
         """The configuration with the words of these instructions, unless it names words."""
         assert isinstance(config, VLAConfig)
-        encoders = (("vision", config.vision), ("text", config.text))
-        pretrained = {
-            name: describe_encoder(directory, text=name == "text")
-            for name, directory in encoders
-            if directory
-        }
+        if config.pretrained:
+            raise ValueError("base.pretrained is filled in by the training: leave it out")
+        if config.vision and (config.checkpointing or config.channels != VLAConfig().channels):
+            raise ValueError(
+                "base.channels and base.checkpointing are of the ResNet: leave out base.vision or them"
+            )
+        instructions, pretrained = sorted(set(instructions)), {}
+        if config.vision:
+            pretrained["vision"] = describe_image_encoder(config.vision)
+        if config.text:
+            pretrained["text"] = describe_text_encoder(config.text, instructions)
         words = config.words or vocabulary_of(instructions)
         return replace(config, words=words, pretrained=pretrained)
 

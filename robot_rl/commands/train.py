@@ -35,7 +35,7 @@ from robot_rl.imagination.config import (
     StateModelConfig,
 )
 from robot_rl.launchers.software import installed_software
-from robot_rl.learning.config import STEPS
+from robot_rl.learning.config import STATE_ALONE, STEPS
 from robot_rl.learning.processes import (
     AccelerateConfig,
     Accelerated,
@@ -472,6 +472,8 @@ def resolved(config: Config) -> dict[str, Any]:
         del content["task"]["randomize"]
     if content["method"].get("windows") == STEPS:
         del content["method"]["windows"]
+    if config.method.name == "residual_ppo" and content["method"]["encoder"] == STATE_ALONE:
+        del content["method"]["encoder"]
     if config.workers and config.workers.lockstep:
         content["workers"] = None  # any number of them, and none, compute the same
     if config.data is not None:

@@ -81,7 +81,7 @@ def make_actor(
         resources: closes what is opened here.
 
     Raises:
-        ValueError: if the job cannot be done, also because the policy is too slow for a robot.
+        ValueError: if the job cannot be done, also because the policy is too slow for its delay.
         RobotError: if the robot does not answer.
         DeviceError: if the operator's device cannot be opened.
     """
@@ -118,7 +118,7 @@ def make_actor(
     # A simulation that does not wait for real time has chunks that arrive after exactly the given delay.
     submit = compute_in_a_thread(resources) if env.realtime else compute_at_once
     job.execution.apply(policy, repeated_in_hold(envs.action_spec), submit)
-    if robot := builder.robot:
+    if job.execution and (robot := builder.robot):
         act = partial(_explore, policy)
         warm_up(act, policy, robot.observation_spec, robot.asked, 1e3 / job.task.control_freq, clock)
     actor = Actor(

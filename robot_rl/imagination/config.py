@@ -53,6 +53,11 @@ class ImaginationConfig:
         for name in ("refit_every", "pool"):
             if getattr(self, name) < 2:
                 raise ValueError(f"imagination.{name}={getattr(self, name)}: choose 2 or more episodes")
+        if self.planning and self.ignore_uncertainty:
+            raise ValueError(
+                "imagination.ignore_uncertainty=true is about branches, and imagination.planning=true leaves "
+                "out uncertain candidates: choose one of them"
+            )
         if self.returns not in RETURNS:
             raise ValueError(f"imagination.returns={self.returns}: choose {' or '.join(RETURNS)}")
         for name in ("share", "trace"):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.envs.instruction import decode_instruction
-from robot_rl.policy_client.codec import BATCH, BULK, MAX_MESSAGE, NOISE
+from robot_rl.policy_client.codec import BATCH, BULK, MAX_CHUNKS, MAX_MESSAGE, NOISE
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.connection import Ask, PolicyConnection, reply_fingerprint
 from robot_rl.policy_client.openpi_server import OpenpiServer
@@ -69,7 +69,8 @@ class LeRobotServer(OpenpiServer):
             obs = {name: np.repeat(array, samples, 0) for name, array in obs.items()}
         rows = len(obs["state"])
         size = sum(array.nbytes // rows for array in [*obs.values(), *([] if noise is None else [noise])])
-        most = max(1, min(self._described.max_batch, MAX_MESSAGE // 2 // size))
+        drawn = 1 if noise is None else noise.shape[1]
+        most = max(1, min(self._described.max_batch, MAX_CHUNKS // drawn, MAX_MESSAGE // 2 // size))
         found = []
         for at in range(0, rows, most):
             part = slice(at, at + most)

@@ -87,6 +87,11 @@ def _check_encoder(config: ImaginationConfig, context: AgentContext) -> None:
                 f"{label} predicts features of the base, which the policy has to see: add "
                 "method.encoder=base, or use imagination=state for a policy that sees the state alone"
             )
+        if context.base.is_remote:
+            raise ValueError(
+                f"{label} asks the base at predicted features all the time, for which a server is too slow: "
+                "leave it out, or use a base in this process"
+            )
         return
     if encoder.features:
         raise ValueError(

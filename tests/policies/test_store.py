@@ -12,6 +12,7 @@ from torch import nn
 
 from robot_rl.policies import store
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
+from robot_rl.policies.bases.vla import VLAConfig, VLAPolicy
 from robot_rl.policies.registry import BASES, LOADERS
 from robot_rl.policies.store import (
     Record,
@@ -49,6 +50,15 @@ def test_a_policy_saved_before_there_were_prefixes_is_loaded(saved: Path) -> Non
     assert config.pop("max_prefix") == 0
     edit(saved, config=config)
     assert load_base(saved)[0].max_prefix == 0
+
+
+def test_a_policy_saved_before_there_were_pretrained_encoders_is_loaded(tmp_path: Path) -> None:
+    config = VLAConfig(channels=[8], tokens_width=8, heads=1, layers=1, width=8, depth=1, words=["lift"])
+    save_policy(VLAPolicy(config, 3, 2, ("front",), (24, 24)), tmp_path, {})
+    saved = json.loads((tmp_path / store.RECORD_FILE).read_text())["config"]
+    assert [saved.pop(name) for name in ("vision", "text", "pretrained")] == [None, None, {}]
+    edit(tmp_path, config=saved)
+    assert load_base(tmp_path)[0].spec.instruction
 
 
 @pytest.mark.parametrize("denoiser", ["mlp", "unet"])

@@ -19,7 +19,7 @@ from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.large_messages import Array, decode, pack_all, unpack
 from robot_rl.hardware.protocol.messages import Code, Name, Natural
 
-PROTOCOL: Final = 6
+PROTOCOL: Final = 7
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="t"):

@@ -81,6 +81,15 @@ def test_the_run_draws_the_noise_of_a_policy_that_takes_some(tmp_path: Path) -> 
         assert torch.equal(again.actions, chunk.actions)
 
 
+def test_more_chunks_than_a_server_takes_are_asked_for_in_parts(tmp_path: Path) -> None:
+    samples = 40
+    with serving(tmp_path, noise=NOISE) as (url, process):
+        base, obs = remote(url), observations(250)
+        noise, before = torch.randn(250, samples, *NOISE), len(process.seeds)
+        assert base.sample(obs, noise=noise, num_samples=samples).actions.shape[:2] == (250, samples)
+        assert len(process.seeds) == before + 3
+
+
 def test_a_policy_that_draws_its_own_noise_gives_samples_in_one_request(tmp_path: Path) -> None:
     with serving(tmp_path, deterministic=False) as (url, process):
         base = remote(url)

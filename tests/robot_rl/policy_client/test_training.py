@@ -212,6 +212,16 @@ def test_methods_that_run_the_base_in_updates_on_observations_refuse_a_server(
         ):
             with pytest.raises(UserError, match=words):
                 robot_rl("train", *options, "base=remote", f"base.url={url}", f"runs_dir={tmp_path}")
+        imagined = ("method.encoder=base", "imagination=latent", "device=cpu", f"data={demonstrations}")
+        with pytest.raises(UserError, match="for which a server is too slow"):
+            robot_rl(
+                "train",
+                "method=residual_chunk",
+                "base=remote",
+                f"base.url={url}",
+                f"runs_dir={tmp_path}",
+                *imagined,
+            )
         gradients = ("method=dsrl_na", "method.encoder=base", "method.bc_weight=1", f"runs_dir={tmp_path}")
         with pytest.raises(UserError, match="needs gradients through the base policy"):
             robot_rl("train", *gradients, "base=remote", f"base.url={url}")

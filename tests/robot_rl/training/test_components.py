@@ -94,6 +94,10 @@ def test_replay_has_no_more_rows_than_a_run_can_fill(capacity: int, rows: int) -
         (("method=residual_chunk", "imagination.recent=0.9"), "shares of the branches"),
         (("method=dsrl_na", "imagination.planning=true"), "method=dsrl_na has no candidates to rank"),
         (
+            ("method=expo", "imagination.planning=true", "imagination.ignore_uncertainty=true"),
+            "leaves out uncertain candidates: choose one of them",
+        ),
+        (
             ("method=expo", "imagination.planning=true", "hil=on", "hil.operator=none", "method.num_envs=1"),
             "imagination.planning=true needs the model where the policy acts",
         ),

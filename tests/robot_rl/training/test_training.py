@@ -256,3 +256,7 @@ def test_options_that_earlier_versions_did_not_have_are_recorded_only_if_they_ar
     content = resolved(compose(load_command("train"), [*given, *used]))
     assert content["task"]["randomize"] == ["light"]
     assert content["method"]["windows"] == "decisions"
+    given = ["method=residual_ppo", "task=lift_image", "base=runs/base"]
+    assert "encoder" not in resolved(compose(load_command("train"), given))["method"]
+    content = resolved(compose(load_command("train"), [*given, "method.encoder=base"]))
+    assert content["method"]["encoder"] == "base"
