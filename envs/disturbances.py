@@ -153,6 +153,13 @@ def push(scene: Scene, rng: Rng) -> None:
         scene.data.qvel[first : first + 2] += (0.5 * math.cos(angle), 0.5 * math.sin(angle))
 
 
+def removed(scene: Scene, joints: NDArray[np.integer]) -> None:
+    """The object that the instruction names, or all objects without one, are 3 m away."""
+    if not len(joints):
+        raise ValueError("under=removed: the task has no object that moves freely")
+    scene.data.qpos[scene.model.jnt_qposadr[joints]] += 3
+
+
 def delay(seen: Sequence[Observation], given: Observation | None, rng: Rng) -> Observation:
     """Observations are 2 control steps old."""
     del given, rng
@@ -202,6 +209,8 @@ class Disturbance:
     """Before the environment is built."""
     model: Callable[[Scene, Rng], None] | None = None
     """At the beginning of an episode."""
+    start: Callable[[Scene, NDArray[np.integer]], None] | None = None
+    """In its first state, given the free joints of the objects that the episode is about."""
     step: Callable[[Scene, Rng], None] | None = None
     """Before each control step."""
     observe: Callable[[Sequence[Observation], Observation | None, Rng], Observation] | None = None
@@ -215,7 +224,7 @@ class Disturbance:
     @property
     def text(self) -> str:
         """What it does, and how strongly."""
-        function = self.task or self.model or self.step or self.observe
+        function = self.task or self.model or self.start or self.step or self.observe
         return (getattr(function, "__doc__", None) or "").splitlines()[0].removesuffix(".")
 
 
@@ -229,6 +238,7 @@ DISTURBANCES: Final[dict[str, Disturbance]] = {
     "delay": Disturbance(observe=delay, every_frame=True),
     "drop": Disturbance(observe=drop, every_frame=True),
     "push": Disturbance(step=push),
+    "removed": Disturbance(start=removed),
     "noise": Disturbance(observe=noise),
     "rate": Disturbance(task=rate),
 }

@@ -5,8 +5,10 @@ from collections import deque
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from robot_rl.envs.disturbances import DELAY, DISTURBANCES, MODEL_FIELDS, NominalModel, Scene
+from robot_rl.envs.language_scenes import LanguageScene
 from robot_rl.envs.observation import Observation
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
@@ -55,7 +57,16 @@ class DisturbedEnv(RobosuiteEnv):
         state = (options or {}).get("state")
         self._begin(str(seed).encode() if state is None else np.asarray(state, np.float64).tobytes())
         obs, info = super().reset(seed=seed, options=options)
+        if self._disturbance.start:
+            self._disturbance.start(self._scene, self._named_objects())
+            obs = self.set_state(self.get_state())
         return self._observe(obs), info
+
+    def _named_objects(self) -> NDArray[np.integer]:
+        """Free joints of the object that the instruction names, of all objects without one [N]."""
+        if not isinstance(self._sim, LanguageScene):
+            return self._scene.objects
+        return np.array([self._scene.model.joint(self._sim.named.joints[0]).id])
 
     def _begin(self, episode: bytes) -> None:
         """Seed the disturbance of an episode, and change the model."""

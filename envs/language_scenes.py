@@ -26,6 +26,11 @@ class LanguageScene:
         """The current instruction."""
         return self.INSTRUCTIONS[self.goal]
 
+    @property
+    def named(self) -> Any:
+        """The object that the instruction tells to move, a `robosuite.models.objects.MujocoObject`."""
+        raise NotImplementedError
+
     def get_own_state(self) -> np.ndarray:
         """The goal, as a part of the saved state; see `robot_rl.envs.simstate.KeepsState`."""
         return np.array([self.goal], float)
@@ -42,6 +47,10 @@ class LanguagePickPlace(LanguageScene, PickPlace):
 
     INSTRUCTIONS = tuple(f"put the {name} in its bin" for name in ("milk", "bread", "cereal", "can"))
 
+    @property
+    def named(self) -> Any:
+        return self.objects[self.goal]
+
     def _check_success(self) -> bool:
         super()._check_success()
         return bool(self.objects_in_bins[self.goal])
@@ -51,6 +60,10 @@ class LanguageNutAssembly(LanguageScene, NutAssembly):
     """A square and a round nut on a table; the named one belongs on its peg."""
 
     INSTRUCTIONS = ("put the square nut on its peg", "put the round nut on its peg")
+
+    @property
+    def named(self) -> Any:
+        return self.nuts[self.goal]
 
     def _check_success(self) -> bool:
         super()._check_success()
@@ -66,6 +79,10 @@ class LanguageStack(LanguageScene, Stack):
     def cubes(self) -> tuple[Any, Any]:
         """The cube that is put on the other one, and that one."""
         return (self.cubeB, self.cubeA) if self.goal else (self.cubeA, self.cubeB)
+
+    @property
+    def named(self) -> Any:
+        return self.cubes[0]
 
     def _check_success(self) -> bool:
         upper, lower = self.cubes

@@ -98,7 +98,7 @@ class Config:
     method.repeated_noise=true (DSRL) gives it; results go to `repeated_noise/`."""
     under: list[str] = field(default_factory=list)
     """Disturbances in each of which policy and base are evaluated too: camera, light, texture, render,
-    size, mass, delay, drop, push, noise or rate (docs/evaluation.md)."""
+    size, mass, delay, drop, push, removed, noise or rate (docs/evaluation.md)."""
     out: str | None = None
     """Folder of the results; if null, `eval` or `eval/test` in the policy's directory, and of another
     execution than in training a folder like `naive_delay2` in it."""

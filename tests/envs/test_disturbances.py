@@ -62,7 +62,7 @@ def at(where: Scene, name: str) -> np.ndarray:
 def test_every_disturbance_states_its_magnitude() -> None:
     for name, one in DISTURBANCES.items():
         assert any(letter.isdigit() for letter in one.text), name
-        functions = [one.task, one.model, one.step, one.observe]
+        functions = [one.task, one.model, one.start, one.step, one.observe]
         assert sum(function is not None for function in functions) == 1
 
 
@@ -145,6 +145,8 @@ def test_what_a_task_does_not_have_is_refused() -> None:
         disturbances.mass(scene(WITHOUT_OBJECT), rng())
     with pytest.raises(ValueError, match="under=push: the task has no object"):
         disturbances.push(scene(WITHOUT_OBJECT), rng())
+    with pytest.raises(ValueError, match="under=removed: the task has no object"):
+        disturbances.removed(scene(WITHOUT_OBJECT), np.zeros(0, int))
     with pytest.raises(ValueError, match="no object of simple shapes"):
         disturbances.size(scene(WITHOUT_OBJECT), rng())
     with pytest.raises(ValueError, match="no whole number of substeps"):
@@ -189,7 +191,7 @@ def test_the_same_episode_is_disturbed_in_the_same_way(name: str) -> None:
     first = episode(env, starts[0])
     assert not np.array_equal(episode(env, starts[1]), first)
     np.testing.assert_array_equal(episode(env, starts[0]), first)
-    if name not in ("delay", "rate", "render"):  # which draw no random numbers
+    if name not in ("delay", "rate", "render", "removed"):  # which draw no random numbers
         assert not np.array_equal(episode(other, starts[0]), first)
     env.close()
     other.close()
