@@ -37,7 +37,9 @@ class Decision(nn.Module):
         networks = self.networks
         sampled = networks.base.sample({"state": state}, noise=noise, num_samples=SAMPLES)
         samples = Chunk(sampled.actions[:, :, : networks.base.spec.execute], noise)
-        chunks, values = networks.candidates(networks.encoder({"state": state[:, -1]}), samples)
+        features = networks.encoder({"state": state[:, -1]})
+        chunks = networks.candidates(features, samples)
+        values = networks.values(features, chunks)
         return chunks[0, values[0].argmax(0)][None]
 
 

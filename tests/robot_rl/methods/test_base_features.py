@@ -87,6 +87,7 @@ def test_resumed_run_equals_an_uninterrupted_one(
     load_policy(tmp_path / "straight")
 
 
+@pytest.mark.full
 def test_an_on_policy_rollout_holds_the_features_of_each_step(
     tmp_path: Path, robot_rl: RunCommand, seeing: Path
 ) -> None:
