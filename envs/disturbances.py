@@ -43,6 +43,8 @@ MODEL_FIELDS: Final = (
     *("body_mass", "body_inertia", "body_ipos"),
 )
 """Arrays of the model that disturbances change."""
+_DEFAULT_RGBA: Final = (0.5, 0.5, 0.5, 1.0)
+"""Colour of a geom in MuJoCo that has been given none."""
 _HEADLIGHT: Final = ("ambient", "diffuse", "specular")
 
 
@@ -109,8 +111,12 @@ def light(scene: Scene, rng: Rng) -> None:
 
 def texture(scene: Scene, rng: Rng) -> None:
     """Red, green and blue of each surface and texture are multiplied by 0.5 to 1."""
-    for colours in (scene.model.mat_rgba, scene.model.geom_rgba):
-        colours[:, :3] *= rng.uniform(0.5, 1.0, (len(colours), 3))
+    model = scene.model
+    # A geom shows its material's colour, if it has one, until its own differs from MuJoCo's default.
+    shows_own = (model.geom_matid < 0) | (model.geom_rgba != _DEFAULT_RGBA).any(1)
+    for colours, shown in ((model.mat_rgba, np.ones(model.nmat, bool)), (model.geom_rgba, shows_own)):
+        factors = rng.uniform(0.5, 1.0, (len(colours), 3))
+        colours[shown, :3] *= factors[shown]
 
 
 def size(scene: Scene, rng: Rng) -> None:
