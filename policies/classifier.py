@@ -32,8 +32,10 @@ class SuccessClassifier(nn.Module):
     example_success: Tensor
     """Whether each shows success [T]."""
 
-    def __init__(self, spec: EncoderSpec, hidden: int, examples: int = 0) -> None:
+    def __init__(self, spec: EncoderSpec, hidden: int, examples: int = 0, corrected: int = 0) -> None:
         super().__init__()
+        self.corrected = corrected
+        """How many of the examples, the last ones, are of corrections."""
         self.spec, self.hidden = spec, hidden
         self.encoder = ObservationEncoder(spec)
         self.head = nn.Sequential(trunk(self.encoder.feature_size, [hidden]), nn.Linear(hidden, 1))
@@ -66,7 +68,11 @@ class SuccessClassifier(nn.Module):
         write_files(
             directory,
             kind=KIND,
-            config={"hidden": self.hidden, "examples": len(self.example_features)},
+            config={
+                "hidden": self.hidden,
+                "examples": len(self.example_features),
+                "corrected": self.corrected,
+            },
             spec=asdict(self.spec),
             meta=meta,
             weights=self.state_dict(),
@@ -77,7 +83,9 @@ def _load(directory: Path, record: Record) -> SuccessClassifier:
     """Load a classifier. Raises ValueError if its files are damaged."""
     try:
         spec = msgspec.convert(record.spec, EncoderSpec)
-        classifier = SuccessClassifier(spec, record.config["hidden"], record.config.get("examples", 0))
+        # Files of earlier versions have neither.
+        examples, corrected = (record.config.get(name, 0) for name in ("examples", "corrected"))
+        classifier = SuccessClassifier(spec, record.config["hidden"], examples, corrected)
     except (KeyError, TypeError, msgspec.ValidationError) as error:
         raise ValueError(f"{directory} is damaged: {error!r}") from error
     read_weights(directory, record, classifier)

@@ -29,20 +29,19 @@ class ClassifierCorrection:
                 "the classifier is of an earlier version and has no examples to learn from: train it again"
             )
         self.classifier = classifier
-        self._trained = len(classifier.example_features)
-        """Number of examples before the first correction."""
         self._generator = torch.Generator().manual_seed(seed)
 
     def learn(self, features: Tensor, *, success: bool) -> None:
         """Learn from frames with these features [n, F] whether they show success.
 
-        Of frames that show none, the threshold is then above what the classifier says.
+        The threshold is then above what the classifier says of all corrected frames that show none.
         """
         classifier = self.classifier
         # Saved with the classifier, which may be corrected again later.
         labels = torch.full((len(features),), success)
         classifier.example_features = torch.cat([classifier.example_features, features])
         classifier.example_success = torch.cat([classifier.example_success, labels])
+        classifier.corrected += len(features)
         optimizer = torch.optim.AdamW(classifier.head.parameters(), _LR)
         shows = torch.arange(_BATCH) < _BATCH // 2
         pools = [pool for kind in (True, False) for pool in self._pools(_BATCH // 2, success=kind)]
@@ -54,9 +53,11 @@ class ClassifierCorrection:
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
-        if not success:
+        # Also after a missed success: learning from it may raise earlier false alarms again.
+        refused = self._corrected(success=False)
+        if len(refused):
             with torch.no_grad():
-                highest = classifier.logits(features).max()
+                highest = classifier.logits(refused).max()
                 classifier.threshold.copy_(torch.maximum(classifier.threshold, highest))
 
     def _pools(self, count: int, *, success: bool) -> list[tuple[Tensor, int]]:
@@ -64,8 +65,16 @@ class ClassifierCorrection:
 
         Half of them are drawn from the corrected ones, if there are some.
         """
-        features, shown = self.classifier.example_features, self.classifier.example_success == success
-        corrected = features[self._trained :][shown[self._trained :]]
+        classifier = self.classifier
+        alike = classifier.example_features[classifier.example_success == success]
+        corrected = self._corrected(success=success)
         if not len(corrected):
-            return [(features[shown], count)]
-        return [(features[shown], count - count // 2), (corrected, count // 2)]
+            return [(alike, count)]
+        return [(alike, count - count // 2), (corrected, count // 2)]
+
+    def _corrected(self, *, success: bool) -> Tensor:
+        """Features of the corrected frames with this label."""
+        classifier = self.classifier
+        begin = len(classifier.example_features) - classifier.corrected
+        labels = classifier.example_success[begin:]
+        return classifier.example_features[begin:][labels == success]

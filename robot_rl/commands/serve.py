@@ -8,6 +8,7 @@ docs/serving.md. Ctrl-C ends the server.
 import os
 import secrets
 import ssl
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from robot_rl.policy_server.lerobot_process import (
     is_lerobot,
 )
 from robot_rl.policy_server.server import Listen, PolicyServer
-from robot_rl.saved_policies.loading import choose_device, load_networks
+from robot_rl.saved_policies.loading import choose_device, load_networks, trained_execution
 
 _CHECK = 0.2
 
@@ -111,6 +112,12 @@ def _policy(config: Config) -> tuple[Inference, LeRobotProcess | None]:
                 "folder pretrained_model, with config.json and model.safetensors"
             )
         networks, meta = load_networks(config.policy, choose_device(config.device))
+        if trained := trained_execution(meta):
+            print(
+                f"this policy was trained with {trained}, and is served without: its clients get whole chunks "
+                "for the observations that they send",
+                file=sys.stderr,
+            )
         return PolicyInference(networks, meta["environment"], config.seed), None
     if config.python is None:
         raise ValueError(

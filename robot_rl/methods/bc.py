@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robot_rl.data.dataset import Dataset, Windows, make_windows
+from robot_rl.data.dataset import TARGET, Dataset, Windows, make_windows
 from robot_rl.data.episode_notes import imitated
 from robot_rl.data.joined_windows import join_windows
 from robot_rl.data.window_batches import WindowBatches
@@ -23,6 +23,7 @@ from robot_rl.learning.processes import (
     whole_tensor,
 )
 from robot_rl.methods.method import DatasetContext, OfflineMethod
+from robot_rl.policies.bases.generative import GenerativeConfig
 from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
 from robot_rl.policies.nets.ema import AVERAGE, EMA
 from robot_rl.policies.nets.vision import shift_images
@@ -213,6 +214,11 @@ class BCMethod(OfflineMethod):
                 raise ValueError(
                     f"dataset {dataset.path} has no instructions, which base={config.name} needs: collect it "
                     "in a task with task.instructions=[…]"
+                )
+            if isinstance(config, GenerativeConfig) and config.max_prefix and TARGET in dataset.keys:
+                raise ValueError(
+                    f"base.max_prefix={config.max_prefix} learns to go on from executed actions, and of those in "
+                    f"{dataset.path} some were relabelled: leave max_prefix out, or train with data as executed"
                 )
         instructions = [text for dataset in datasets for text in dataset.instructions]
         if context.trained:

@@ -5,8 +5,8 @@ of `__npgeneric__`, `data` and `dtype`. What arrives is untrusted.
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -29,8 +29,14 @@ MAX_MESSAGE: Final = 64 * 1024 * 1024
 _KINDS: Final = "biuf"
 """Kinds of data types that are accepted: booleans, integers and floats."""
 _MAX_AXES: Final = 8
+_MAX_ITEMS: Final = 256
+"""Most names in a request, and most texts in a list of it."""
 _encoder: Final = msgspec.msgpack.Encoder(enc_hook=lambda value: _array_map(value))
 _decoder: Final = msgspec.msgpack.Decoder()
+_Parts = Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=_MAX_ITEMS)]
+_ArrayParts = Annotated[dict[bytes, msgspec.Raw], msgspec.Meta(max_length=_MAX_AXES)]
+_Texts = Annotated[list[str], msgspec.Meta(max_length=_MAX_ITEMS)]
+_Shape = Annotated[list[int], msgspec.Meta(max_length=_MAX_AXES)]
 
 
 class MessageError(ValueError):
@@ -48,8 +54,24 @@ def decode(frame: bytes) -> dict[str, Any]:
     Raises:
         MessageError: if it is no map of names, or an array is damaged.
     """
+    return _decode(frame, lambda whole: _convert(_decoder.decode(whole)))
+
+
+def decode_request(frame: bytes) -> dict[str, Any]:
+    """Decode a client's map of plain values, arrays and lists of texts.
+
+    Time and memory are little more than the message is long: other lists and maps, of which a message may
+    hold millions, are refused before they are made.
+
+    Raises:
+        MessageError: if it is anything else, or an array is damaged.
+    """
+    return _decode(frame, _request)
+
+
+def _decode(frame: bytes, read: Callable[[bytes], Any]) -> dict[str, Any]:
     try:
-        message = _convert(_decoder.decode(frame))
+        message = read(frame)
     except MessageError:
         raise
     # Also for a map as a key of another, and for an axis of an empty array that is too long.
@@ -58,6 +80,38 @@ def decode(frame: bytes) -> dict[str, Any]:
     if not isinstance(message, dict) or not all(isinstance(name, str) for name in message):
         raise MessageError("a message is a map whose keys are names")
     return message
+
+
+def _request(frame: bytes) -> dict[str, Any]:
+    parts = msgspec.msgpack.decode(frame, type=_Parts)
+    return {name: _value(part) if _is_map(part) else _plain(part) for name, part in parts.items()}
+
+
+def _value(part: msgspec.Raw) -> Any:
+    """An array or a NumPy scalar."""
+    parts = msgspec.msgpack.decode(part, type=_ArrayParts)
+    shape = parts.pop(b"shape", None)
+    value = {name: _plain(each) for name, each in parts.items()}
+    if shape is not None:
+        value[b"shape"] = msgspec.msgpack.decode(shape, type=_Shape)
+    return _convert(value)
+
+
+def _plain(part: msgspec.Raw) -> Any:
+    """A value that holds no others, or a list of texts."""
+    if _is_map(part):
+        raise MessageError("a request is a map of names to plain values, arrays and lists of texts")
+    return msgspec.msgpack.decode(part, type=_Texts) if _is_list(part) else _decoder.decode(part)
+
+
+def _is_map(part: msgspec.Raw) -> bool:
+    first = memoryview(part)[0]
+    return 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)
+
+
+def _is_list(part: msgspec.Raw) -> bool:
+    first = memoryview(part)[0]
+    return 0x90 <= first <= 0x9F or first in (0xDC, 0xDD)
 
 
 def _array_map(value: Any) -> dict[bytes, Any]:

@@ -25,7 +25,7 @@ from websockets.http11 import Request, Response
 
 from robot_rl.errors import ServerLost
 from robot_rl.hardware.websocket_server import ServerThread, http_response
-from robot_rl.policy_client.codec import MAX_MESSAGE, MessageError, decode, encode
+from robot_rl.policy_client.codec import MAX_MESSAGE, MessageError, decode_request, encode
 from robot_rl.policy_server.inference import Inference
 from robot_rl.policy_server.requests import Query
 
@@ -41,7 +41,7 @@ _PING: Final = 20.0
 _LATENCIES: Final = 1000
 """Newest requests whose latencies are kept."""
 _INTERNAL_ERROR: Final = 1011
-_ENDED: Final = "the policy server ends"
+_GOING_AWAY: Final = 1001
 _JSON: Final = {"Content-Type": "application/json"}
 _LOGGER: Final = logging.getLogger("robot_rl.policy_server")
 _LOGGER.addHandler(logging.NullHandler())
@@ -58,6 +58,10 @@ class Listen:
     tls: ssl.SSLContext | None = None
     token: str | None = field(default=None, repr=False)
     """What clients send as `Authorization: Api-Key <token>`; None admits all."""
+
+
+class _Ending(Exception):
+    """The server ends before a request is answered."""
 
 
 @dataclass
@@ -165,6 +169,10 @@ class PolicyServer(ServerThread):
                 except MessageError as error:
                     self._refused += 1
                     answer = str(error)
+                except _Ending:
+                    # No text: clients ask again when the connection closes, and a text is a final answer.
+                    await socket.close(_GOING_AWAY, "the policy server ends")
+                    return
                 except Exception as error:  # The policy failed; this client is told, as by openpi's server.
                     _LOGGER.exception("inference failed")
                     await _dismiss(socket, f"the policy failed: {type(error).__name__}: {error}")
@@ -178,9 +186,9 @@ class PolicyServer(ServerThread):
     async def _answer(self, frame: str | bytes, arrived: float) -> bytes | str:
         if isinstance(frame, str):
             raise MessageError("send binary messages: an observation as a msgpack map")
-        query = self._inference.check(decode(frame))
+        query = self._inference.check(decode_request(frame))
         if self._ending:
-            raise MessageError(_ENDED)
+            raise _Ending
         waiting = _Waiting(query, arrived, asyncio.get_running_loop().create_future())
         self._queue.put_nowait(waiting)
         reply = await waiting.reply
@@ -190,7 +198,7 @@ class PolicyServer(ServerThread):
         return encode({**reply, "server_timing": {"infer_ms": 1e3 * total}})
 
     async def _answer_batches(self) -> None:
-        """Give the policy all that waits, again and again. At the end, what still waits is refused."""
+        """Give the policy all that waits, again and again. At the end, what still waits is not answered."""
         batch: list[_Waiting] = []
         try:
             while True:
@@ -205,7 +213,7 @@ class PolicyServer(ServerThread):
             while not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             for waiting in batch:
-                waiting.refuse(MessageError(_ENDED))
+                waiting.refuse(_Ending())
 
     async def _answer_batch(self, batch: list[_Waiting]) -> None:
         begun = time.perf_counter()

@@ -70,6 +70,16 @@ def test_a_missed_success_is_found_afterwards() -> None:
     assert judged(classifier, frames(-2.0, 200, 9)) < 0.05
 
 
+def test_frames_refused_once_stay_refused_after_later_corrections() -> None:
+    classifier = trained()
+    correction = ClassifierCorrection(classifier)
+    correction.learn(nearly(6), success=False)
+    missed = nearly(10)
+    missed[:, 1] -= 1.5
+    correction.learn(missed, success=True)
+    assert judged(classifier, nearly(6)) == 0.0
+
+
 def test_the_corrected_classifier_is_saved_with_its_examples(tmp_path: Path) -> None:
     classifier = trained()
     ClassifierCorrection(classifier).learn(nearly(6), success=False)
@@ -78,7 +88,11 @@ def test_the_corrected_classifier_is_saved_with_its_examples(tmp_path: Path) -> 
     assert isinstance(loaded, SuccessClassifier)
     assert torch.equal(loaded.example_features, classifier.example_features)
     assert torch.equal(loaded.threshold, classifier.threshold)
-    ClassifierCorrection(loaded)
+    # It knows which of its examples are corrections: they stay half of those that it learns from.
+    assert loaded.corrected == classifier.corrected == 20
+    ClassifierCorrection(loaded).learn(frames(0.0, 5, 11), success=True)
+    assert loaded.corrected == 25
+    assert judged(loaded, nearly(6)) == 0.0
 
 
 def test_a_classifier_without_examples_is_refused() -> None:

@@ -1,5 +1,6 @@
 """Messages of openpi's protocol: arrays arrive as they were sent, and damaged ones are refused."""
 
+import tracemalloc
 from contextlib import suppress
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robot_rl.policy_client.codec import MessageError, decode, encode
+from robot_rl.policy_client.codec import MessageError, decode, decode_request, encode
 
 ARRAY = {b"__ndarray__": True, b"data": bytes(8), b"dtype": "<f4", b"shape": [2]}
 
@@ -43,21 +44,48 @@ def test_arrays_arrive_as_they_were_sent(dtype: str) -> None:
     ],
 )
 def test_a_damaged_array_is_refused_in_one_line(change: dict[bytes, Any], words: str) -> None:
-    with pytest.raises(MessageError, match=words) as caught:
-        decode(msgspec.msgpack.encode({"state": {**ARRAY, **change}}))
-    assert "\n" not in str(caught.value)
+    for read in (decode, decode_request):
+        with pytest.raises(MessageError, match=f"{words}|not a msgpack message") as caught:
+            read(msgspec.msgpack.encode({"state": {**ARRAY, **change}}))
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "frame", [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x81\x01\x02", b"\x81\x80\x01", b"\x91" * 5000]
 )
 def test_what_is_no_map_of_names_is_refused(frame: bytes) -> None:
-    with pytest.raises(MessageError):
-        decode(frame)
+    for read in (decode, decode_request):
+        with pytest.raises(MessageError):
+            read(frame)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200))
 def test_no_bytes_do_anything_but_decode_or_be_refused(frame: bytes) -> None:
-    with suppress(MessageError):
-        assert isinstance(decode(frame), dict)
+    for read in (decode, decode_request):
+        with suppress(MessageError):
+            assert isinstance(read(frame), dict)
+
+
+def test_a_request_has_the_values_of_the_message() -> None:
+    sent = {"state": np.arange(6, dtype=np.float32).reshape(2, 3), "prompt": ["a", "b"], "n": np.int64(3), "no": None}
+    found = decode_request(encode(sent))
+    np.testing.assert_array_equal(found.pop("state"), sent.pop("state"))
+    assert found == sent
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [b"\x81\xa1a\xdd", b"\x81\xa1a\xdf", b"\x81\xa1a\x81\xc4\x01b\xdd", b"\xdf"],
+    ids=["list", "map", "list in a map", "names"],
+)
+def test_a_request_of_a_million_containers_is_refused_before_they_are_made(begin: bytes) -> None:
+    count = 1_000_000
+    frame = begin + count.to_bytes(4, "big") + b"\x80" * 2 * count
+    tracemalloc.start()
+    with pytest.raises(MessageError):
+        decode_request(frame)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # An empty map takes 64 bytes.
+    assert most < 4 * len(frame)
