@@ -114,8 +114,8 @@ def _policy(config: Config) -> tuple[Inference, LeRobotProcess | None]:
         networks, meta = load_networks(config.policy, choose_device(config.device))
         if trained := trained_execution(meta):
             print(
-                f"this policy was trained with {trained}, and is served without: its clients get whole chunks "
-                "for the observations that they send",
+                f"this policy was trained with {trained}, and is served without it: clients get chunks for "
+                "the observations that they send",
                 file=sys.stderr,
             )
         return PolicyInference(networks, meta["environment"], config.seed), None

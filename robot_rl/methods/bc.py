@@ -217,8 +217,8 @@ class BCMethod(OfflineMethod):
                 )
             if isinstance(config, GenerativeConfig) and config.max_prefix and TARGET in dataset.keys:
                 raise ValueError(
-                    f"base.max_prefix={config.max_prefix} learns to go on from executed actions, and of those in "
-                    f"{dataset.path} some were relabelled: leave max_prefix out, or train with data as executed"
+                    f"base.max_prefix={config.max_prefix} goes on from executed actions, and those in "
+                    f"{dataset.path} were relabelled: leave max_prefix out, or use data as it was executed"
                 )
         instructions = [text for dataset in datasets for text in dataset.instructions]
         if context.trained:

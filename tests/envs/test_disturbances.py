@@ -60,9 +60,7 @@ def drawn_colours(where: Scene) -> np.ndarray:
     model, drawn = where.model, mujoco.MjvScene(where.model, 100)
     mujoco.mj_forward(model, where.data)
     everything = int(mujoco.mjtCatBit.mjCAT_ALL)
-    mujoco.mjv_updateScene(
-        model, where.data, mujoco.MjvOption(), None, mujoco.MjvCamera(), everything, drawn
-    )
+    mujoco.mjv_updateScene(model, where.data, mujoco.MjvOption(), None, mujoco.MjvCamera(), everything, drawn)
     shown = [geom for geom in drawn.geoms[: drawn.ngeom] if geom.objtype == mujoco.mjtObj.mjOBJ_GEOM]
     assert len(shown) == model.ngeom
     return np.array([geom.rgba for geom in shown])

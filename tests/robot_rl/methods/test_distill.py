@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,12 @@ from robot_rl.data.dataset import TARGET, Dataset, make_windows
 from robot_rl.data.joined_windows import join_windows
 from robot_rl.data.policy_episodes import ACTORS
 from robot_rl.data.window_batches import WindowBatches
+from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.task import TaskConfig
+from robot_rl.learning.processes import Processes
 from robot_rl.methods.bc import BCConfig, BCLearner, BCMethod
+from robot_rl.methods.method import DatasetContext
+from robot_rl.policies.bases.flow import FlowConfig
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.store import load_base
 from robot_rl.saved_policies.loading import load_networks, policy_directory
@@ -219,3 +224,16 @@ def test_a_distilled_policy_is_saved_like_any_base(
     policy, meta = load_base(policy_directory(tmp_path / "x"))
     assert policy.spec == trained(base_run).spec
     assert meta["environment"]["task"] == "lift"
+
+
+def test_prefixes_are_not_learned_from_relabelled_actions(tmp_path: Path) -> None:
+    writer = DatasetWriter(tmp_path / "a.zarr", small_dataset.environment(), {"states": False})
+    episode = small_dataset.arrays(12, 0, success=True)
+    del episode["source"]
+    writer.append({**episode, TARGET: -episode["applied_action"]}, success=True, seed=0)
+    dataset = Dataset(tmp_path / "a.zarr")
+    for longest, refused in ((0, False), (2, True)):
+        base = FlowConfig(width=16, depth=1, max_prefix=longest)
+        expected = pytest.raises(ValueError, match="relabelled") if refused else nullcontext()
+        with expected:
+            BCMethod(BCConfig()).build_learner(DatasetContext(dataset, base, 0, CPU, Processes()))

@@ -68,7 +68,12 @@ def test_no_bytes_do_anything_but_decode_or_be_refused(frame: bytes) -> None:
 
 
 def test_a_request_has_the_values_of_the_message() -> None:
-    sent = {"state": np.arange(6, dtype=np.float32).reshape(2, 3), "prompt": ["a", "b"], "n": np.int64(3), "no": None}
+    sent = {
+        "state": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "prompt": ["a", "b"],
+        "n": np.int64(3),
+        "no": None,
+    }
     found = decode_request(encode(sent))
     np.testing.assert_array_equal(found.pop("state"), sent.pop("state"))
     assert found == sent
