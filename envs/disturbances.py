@@ -114,9 +114,8 @@ def texture(scene: Scene, rng: Rng) -> None:
     model = scene.model
     # A geom shows its material's colour, if it has one, until its own differs from MuJoCo's default.
     shows_own = (model.geom_matid < 0) | (model.geom_rgba != _DEFAULT_RGBA).any(1)
-    for colours, shown in ((model.mat_rgba, np.ones(model.nmat, bool)), (model.geom_rgba, shows_own)):
-        factors = rng.uniform(0.5, 1.0, (len(colours), 3))
-        colours[shown, :3] *= factors[shown]
+    model.mat_rgba[:, :3] *= rng.uniform(0.5, 1.0, (model.nmat, 3))
+    model.geom_rgba[shows_own, :3] *= rng.uniform(0.5, 1.0, (model.ngeom, 3))[shows_own]
 
 
 def size(scene: Scene, rng: Rng) -> None:

@@ -8,7 +8,6 @@ docs/serving.md. Ctrl-C ends the server.
 import os
 import secrets
 import ssl
-import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import torch
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.teleop.web.settings import is_loopback
+from robot_rl.policies.asynchronous import SYNCHRONOUS
 from robot_rl.policy_client.connection import TOKEN
 from robot_rl.policy_server.inference import Inference, PolicyInference
 from robot_rl.policy_server.lerobot_inference import LeRobotInference
@@ -31,7 +31,7 @@ from robot_rl.policy_server.lerobot_process import (
     is_lerobot,
 )
 from robot_rl.policy_server.server import Listen, PolicyServer
-from robot_rl.saved_policies.loading import choose_device, load_networks, trained_execution
+from robot_rl.saved_policies.loading import choose_device, load_networks, warn_of_other_execution
 
 _CHECK = 0.2
 
@@ -112,12 +112,8 @@ def _policy(config: Config) -> tuple[Inference, LeRobotProcess | None]:
                 "folder pretrained_model, with config.json and model.safetensors"
             )
         networks, meta = load_networks(config.policy, choose_device(config.device))
-        if trained := trained_execution(meta):
-            print(
-                f"this policy was trained with {trained}, and is served without it: clients get chunks for "
-                "the observations that they send",
-                file=sys.stderr,
-            )
+        # Clients get the chunk for what they observe: its delay, if it has one, is theirs.
+        warn_of_other_execution(networks, meta, SYNCHRONOUS)
         return PolicyInference(networks, meta["environment"], config.seed), None
     if config.python is None:
         raise ValueError(

@@ -205,7 +205,7 @@ class BCMethod(OfflineMethod):
         return BCLearner(self.config, policy, windows, context.device, context.seed, context.processes)
 
     def _policy_config(self, context: DatasetContext, datasets: Sequence[Dataset]) -> ImitationConfig:
-        """The configuration of the policy to train. Raises ValueError if it cannot read the instructions."""
+        """The configuration of the policy to train. Raises ValueError if the datasets cannot train it."""
         config = context.trained.config if context.trained else context.base
         assert config is not None
         kind = BASES[config.name].policy

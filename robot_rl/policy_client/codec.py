@@ -33,10 +33,14 @@ _MAX_ITEMS: Final = 256
 """Most names in a request, and most texts in a list of it."""
 _encoder: Final = msgspec.msgpack.Encoder(enc_hook=lambda value: _array_map(value))
 _decoder: Final = msgspec.msgpack.Decoder()
-_Parts = Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=_MAX_ITEMS)]
-_ArrayParts = Annotated[dict[bytes, msgspec.Raw], msgspec.Meta(max_length=_MAX_AXES)]
-_Texts = Annotated[list[str], msgspec.Meta(max_length=_MAX_ITEMS)]
-_Shape = Annotated[list[int], msgspec.Meta(max_length=_MAX_AXES)]
+_parts: Final = msgspec.msgpack.Decoder(
+    Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=_MAX_ITEMS)]
+)
+_array_parts: Final = msgspec.msgpack.Decoder(
+    Annotated[dict[bytes, msgspec.Raw], msgspec.Meta(max_length=_MAX_AXES)]
+)
+_texts: Final = msgspec.msgpack.Decoder(Annotated[list[str], msgspec.Meta(max_length=_MAX_ITEMS)])
+_shape: Final = msgspec.msgpack.Decoder(Annotated[list[int], msgspec.Meta(max_length=_MAX_AXES)])
 
 
 class MessageError(ValueError):
@@ -83,17 +87,17 @@ def _decode(frame: bytes, read: Callable[[bytes], Any]) -> dict[str, Any]:
 
 
 def _request(frame: bytes) -> dict[str, Any]:
-    parts = msgspec.msgpack.decode(frame, type=_Parts)
+    parts = _parts.decode(frame)
     return {name: _value(part) if _is_map(part) else _plain(part) for name, part in parts.items()}
 
 
 def _value(part: msgspec.Raw) -> Any:
     """An array or a NumPy scalar."""
-    parts = msgspec.msgpack.decode(part, type=_ArrayParts)
+    parts = _array_parts.decode(part)
     shape = parts.pop(b"shape", None)
     value = {name: _plain(each) for name, each in parts.items()}
     if shape is not None:
-        value[b"shape"] = msgspec.msgpack.decode(shape, type=_Shape)
+        value[b"shape"] = _shape.decode(shape)
     return _convert(value)
 
 
@@ -101,7 +105,7 @@ def _plain(part: msgspec.Raw) -> Any:
     """A value that holds no others, or a list of texts."""
     if _is_map(part):
         raise MessageError("a request is a map of names to plain values, arrays and lists of texts")
-    return msgspec.msgpack.decode(part, type=_Texts) if _is_list(part) else _decoder.decode(part)
+    return _texts.decode(part) if _is_list(part) else _decoder.decode(part)
 
 
 def _is_map(part: msgspec.Raw) -> bool:

@@ -32,7 +32,6 @@ def test_arrays_arrive_as_they_were_sent(dtype: str) -> None:
         ({b"shape": [3]}, "does not fit its 8 bytes"),
         ({b"shape": [-2]}, "does not fit"),
         ({b"shape": [2**40, 2**40]}, "does not fit"),
-        ({b"shape": [2] + [1] * 40}, "does not fit"),
         ({b"shape": [0, 2**64 - 1], b"data": b""}, "not a msgpack message"),
         ({b"dtype": "|O"}, "not accepted"),
         ({b"dtype": "<c8"}, "not accepted"),
@@ -45,9 +44,17 @@ def test_arrays_arrive_as_they_were_sent(dtype: str) -> None:
 )
 def test_a_damaged_array_is_refused_in_one_line(change: dict[bytes, Any], words: str) -> None:
     for read in (decode, decode_request):
-        with pytest.raises(MessageError, match=f"{words}|not a msgpack message") as caught:
+        with pytest.raises(MessageError, match=words) as caught:
             read(msgspec.msgpack.encode({"state": {**ARRAY, **change}}))
         assert "\n" not in str(caught.value)
+
+
+def test_an_array_has_few_axes() -> None:
+    frame = msgspec.msgpack.encode({"state": {**ARRAY, b"shape": [2] + [1] * 40}})
+    with pytest.raises(MessageError, match="does not fit"):
+        decode(frame)
+    with pytest.raises(MessageError, match="length <= 8"):
+        decode_request(frame)
 
 
 @pytest.mark.parametrize(
