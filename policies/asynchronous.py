@@ -26,18 +26,33 @@ from robot_rl.policies.chunk_runner import (
     Frames,
     PolicyOutput,
     SelectChunk,
+    features_of,
+    sample_base,
     select_first,
 )
+from robot_rl.policies.nets.encoder import FEATURES
 
 MODES: Final = ("naive", "blend", "prefix", "guided")
 _MODES: Final = f"{', '.join(MODES[:-1])} or {MODES[-1]}"
-Submit = Callable[[Callable[[], Chunk]], "Future[Chunk]"]
-"""Begins to compute a chunk."""
 
 
-def compute_at_once(compute: Callable[[], Chunk]) -> "Future[Chunk]":
+@dataclass(frozen=True)
+class Answer:
+    """What the base computes for B observations."""
+
+    samples: Chunk
+    """Whole chunks, [B, N, H, A]."""
+    features: Tensor | None = None
+    """Features [B, K, D] of the observations, as in `PolicyOutput`, if the policy reads them."""
+
+
+Submit = Callable[[Callable[[], Answer]], "Future[Answer]"]
+"""Begins to compute an answer."""
+
+
+def compute_at_once(compute: Callable[[], Answer]) -> "Future[Answer]":
     """Compute in this thread, for simulated time, in which a chunk arrives after the given delay."""
-    future: Future[Chunk] = Future()
+    future: Future[Answer] = Future()
     future.set_result(compute())
     return future
 
@@ -145,31 +160,37 @@ class _Samples:
     """[N, Hn, Dn]."""
     step: int
     """Control step of the observation, for which the first action is."""
+    features: Tensor | None = None
+    """Of the observation [K, D]."""
 
     def to(self, device: torch.device) -> "_Samples":
-        noise = None if self.noise is None else self.noise.to(device)
-        return _Samples(self.actions.to(device), noise, self.step)
+        def moved(value: Tensor | None) -> Tensor | None:
+            return None if value is None else value.to(device)
+
+        return _Samples(self.actions.to(device), moved(self.noise), self.step, moved(self.features))
 
     def as_request(self) -> "_Request":
         """A request for these samples that has been answered."""
         chunk = Chunk(self.actions[None], None if self.noise is None else self.noise[None])
-        return _Request(compute_at_once(lambda: chunk), 0, self.step)
+        answer = Answer(chunk, None if self.features is None else self.features[None])
+        return _Request(compute_at_once(lambda: answer), 0, self.step)
 
 
 @dataclass
 class _Request:
     """A chunk that is being computed."""
 
-    future: "Future[Chunk]"
+    future: "Future[Answer]"
     row: int
     """Row of its environment in the batch."""
     step: int
 
     def result(self) -> _Samples:
         """The computed samples, of which nothing else keeps a reference."""
-        chunk = self.future.result()
-        noise = None if chunk.noise is None else chunk.noise[self.row].clone()
-        return _Samples(chunk.actions[self.row].clone(), noise, self.step)
+        answer = self.future.result()
+        parts = answer.samples.noise, answer.features
+        noise, features = (None if part is None else part[self.row].clone() for part in parts)
+        return _Samples(answer.samples.actions[self.row].clone(), noise, self.step, features)
 
 
 @dataclass
@@ -179,6 +200,8 @@ class _Episode:
     now: int = 0
     """Control step."""
     samples: _Samples | None = None
+    features: Tensor | None = None
+    """Those of the newest samples that have arrived [K, D]; `replan` does not drop them."""
     chosen: int = 0
     """Which of the samples is executed."""
     taken: int = 0
@@ -205,24 +228,28 @@ class _Episode:
         samples, requested = (
             state[name] and _Samples(**state[name]).to(device) for name in ("samples", "request")
         )
-        return cls(**{**state, "samples": samples, "request": requested and requested.as_request()})
+        # Checkpoints of earlier versions have no features.
+        features = state.get("features")
+        moved = {
+            "samples": samples,
+            "request": requested and requested.as_request(),
+            "features": None if features is None else features.to(device),
+        }
+        return cls(**{**state, **moved})
 
 
 def execute_asynchronously(policy: ActingPolicy, execution: AsyncExecution) -> None:
     """Let a policy execute its chunks asynchronously, from its next `reset` on.
 
     Raises:
-        ValueError: if it runs the base or reads its features to choose a chunk, or the base's chunks are too
-            short.
+        ValueError: if it runs the base to choose a chunk, or the base's chunks are too short.
     """
-    if policy.selects_with_base or policy.runner.feature_copies:
+    if policy.selects_with_base:
         raise ValueError(
-            f"{type(policy).__name__} runs the base where it chooses a chunk (method.encoder=base encodes "
-            "images there), and asynchronous execution runs it before: leave asynchronous out"
+            f"{type(policy).__name__} runs the base where it chooses a chunk, and asynchronous execution "
+            "runs it before: leave asynchronous out"
         )
-    runner = policy.runner
-    execute = policy.execute or policy.base.spec.execute
-    policy.runner = AsyncRunner(policy.base, runner.num_envs, execution, runner.base_samples, execute)
+    policy.runner = AsyncRunner(policy.runner, execution, policy.execute or policy.base.spec.execute)
 
 
 class AsyncRunner(ChunkRunner):
@@ -234,22 +261,19 @@ class AsyncRunner(ChunkRunner):
     episode is waited for: the arm is at rest; a chunk requested before a reset is not executed.
     """
 
-    def __init__(
-        self, base: BasePolicy, num_envs: int, execution: AsyncExecution, base_samples: int, execute: int
-    ) -> None:
+    def __init__(self, runner: ChunkRunner, execution: AsyncExecution, execute: int) -> None:
         """Create the runner.
 
         Args:
-            base: the frozen base policy.
-            num_envs: environments.
+            runner: executes the same base's chunks without a delay.
             execution: mode and delay.
-            base_samples: as in `ChunkRunner`.
             execute: executed steps of a chunk.
 
         Raises:
             ValueError: if the mode is unknown, or the base's chunks are too short.
         """
-        super().__init__(base, num_envs, base_samples)
+        base, num_envs, copies = runner.base, runner.num_envs, runner.feature_copies
+        super().__init__(base, num_envs, runner.base_samples, copies, runner.features_every_step)
         check_asynchronous(base, AsyncOptions(execution.mode, execution.delay), execute)
         self._execution = execution
         self._episodes = [_Episode() for _ in range(num_envs)]
@@ -269,8 +293,14 @@ class AsyncRunner(ChunkRunner):
     def replan(self, env_id: int) -> None:
         """Request a new chunk at the next step. The arm is held until it is there: it is moving."""
         super().replan(env_id)
+        before = self._episodes[env_id]
         self._forget(env_id)
-        self._episodes[env_id].replanning = True
+        if before.now > 0:
+            self._episodes[env_id] = _Episode(features=before.features, replanning=True)
+
+    def observe_end(self, frames: Frames, env_ids: NDArray[np.int64]) -> PolicyOutput:
+        """See `ChunkRunner.observe_end`: what has arrived by then."""
+        return self.step(frames, env_ids, with_base_samples=True)
 
     def follow(self, env_id: int, actions: NDArray[np.float32]) -> None:
         """Say which actions [T, A] an episode executes whatever is chosen, as along a demonstration."""
@@ -293,34 +323,40 @@ class AsyncRunner(ChunkRunner):
         """See `ChunkRunner.step`.
 
         The samples of the base are those that a choice at this step would be made from: of the newest chunk
-        that has arrived, the actions meant for the coming steps, then a hold. The base is not run for them.
+        that has arrived, the actions meant for the coming steps, then a hold. The features are of the
+        observation that this chunk was made from. The base is not run for either.
         """
+        copies = self.feature_copies if with_base_samples else min(self.feature_copies, 1)
         execute = execute or self.base.spec.execute
         self._update_history(frames, env_ids)
         episodes = {int(i): self._episodes[i] for i in env_ids}
-        self._request([i for i, episode in episodes.items() if not episode.samples and not episode.request])
+        new = [i for i, episode in episodes.items() if not episode.samples and not episode.request]
+        self._request(new, copies)
         if self.delay == 0:
-            self._request([i for i, episode in episodes.items() if self._is_due(episode, execute)])
+            self._request([i for i, episode in episodes.items() if self._is_due(episode, execute)], copies)
         for episode in episodes.values():
             if episode.request and self._has_arrived(episode, episode.request):
                 self._take(episode, episode.request)
         self._choose([i for i, episode in episodes.items() if self._must_choose(episode, execute)], select)
         if self.delay > 0:
             # After the choice, so that the actions of the next steps are known.
-            self._request([i for i, episode in episodes.items() if self._is_due(episode, execute)])
+            self._request([i for i, episode in episodes.items() if self._is_due(episode, execute)], copies)
         position = np.array([episode.now - episode.decided for episode in episodes.values()])
         base_samples = None
         if with_base_samples and self.base_samples > 0:
             coming = self._coming(list(episodes))
             drawn = None if coming.noise is None else coming.noise.cpu().numpy()
             base_samples = BaseSamples(drawn, coming.actions.cpu().numpy())
+        features = None
+        if copies and (with_base_samples or self.features_every_step):
+            features = self._newest_features(list(episodes)).cpu().numpy()
         for episode in episodes.values():
             episode.now += 1
         at = position.clip(max=self.base.spec.execute - 1)
         noise = None if self._noise is None else self._noise[env_ids]
         action, base = self._chunk[env_ids, at], self._base_chunk[env_ids, at]
         held, hold = self._holds(env_ids)
-        return PolicyOutput(action, np.where(held, hold, base), noise, position, base_samples)
+        return PolicyOutput(action, np.where(held, hold, base), noise, position, base_samples, features)
 
     def is_held(self, env_id: int) -> bool:
         return self._episodes[env_id].held
@@ -404,11 +440,12 @@ class AsyncRunner(ChunkRunner):
             left = old.actions[episode.chosen, episode.now - old.step :]
             _blend(new.actions[:, episode.now - new.step :], left, self.base.spec.execute)
         episode.samples, episode.request, episode.taken = new, None, episode.now
+        episode.features = new.features
 
     # ---- several environments ------------------------------------------------------------------------
 
-    def _request(self, env_ids: Sequence[int]) -> None:
-        """Begin to compute chunks from the newest observations."""
+    def _request(self, env_ids: Sequence[int], copies: int) -> None:
+        """Begin to compute chunks from the newest observations, and `copies` versions of their features."""
         if not env_ids:
             return
         planned = {env_id: self._planned(env_id) for env_id in env_ids}
@@ -417,9 +454,9 @@ class AsyncRunner(ChunkRunner):
             rows = np.array(ids)
             obs, noise = self._observations(rows), self._query_noise(rows, np.ones(len(ids), bool))
             sample = self._sample_after(torch.stack([planned[env_id] for env_id in ids]))
-            future = self._execution.submit(
-                partial(_without_gradient, sample, obs, noise=noise, num_samples=max(self.base_samples, 1))
-            )
+            sample = partial(sample, noise=noise, num_samples=max(self.base_samples, 1))
+            shifts = self._shifts(rows, copies) if copies else None
+            future = self._execution.submit(partial(_answer, self.base, sample, obs, shifts))
             for row, env_id in enumerate(ids):
                 episode = self._episodes[env_id]
                 episode.request = _Request(future, row, episode.now)
@@ -427,7 +464,7 @@ class AsyncRunner(ChunkRunner):
     def _sample_after(self, planned: Tensor) -> Callable[..., Chunk]:
         """Draws chunks of the base that go on from planned actions [b, L, A]; from any if L is 0."""
         if planned.shape[1] == 0:
-            return self.base.sample
+            return partial(sample_base, self.base)
         if self._execution.mode == "guided":
             return partial(self.base.sample_guided, previous=planned, committed=self.delay)
         return partial(self.base.sample_after, prefix=planned)
@@ -459,14 +496,25 @@ class AsyncRunner(ChunkRunner):
         """Choose among the samples of some environments, given their newest observations."""
         if not env_ids:
             return
-        part = self._coming(env_ids)
-        chosen = select(self._observations(np.array(env_ids)), part) if select else select_first(part)
+        part, obs = self._coming(env_ids), self._observations(np.array(env_ids))
+        if self.feature_copies:
+            obs[FEATURES] = self._newest_features(env_ids)[:, 0]
+        chosen = select(obs, part) if select else select_first(part)
         self._start_chunks(np.array(env_ids), chosen)
         # The sample that was chosen is the one with the chosen actions of the base.
         found = (part.actions == chosen.base[:, None]).flatten(2).all(2).int().argmax(1)
         for env_id, index in zip(env_ids, found.tolist(), strict=True):
             episode = self._episodes[env_id]
             episode.chosen, episode.decided = index, episode.now
+
+    def _newest_features(self, env_ids: Sequence[int]) -> Tensor:
+        """Features [b, K, D] of the observations of the newest chunks that have arrived."""
+        known = []
+        for env_id in env_ids:
+            features = self._episodes[env_id].features
+            assert features is not None, "the first chunk of an episode is waited for"
+            known.append(features)
+        return torch.stack(known)
 
     def _coming(self, env_ids: Sequence[int]) -> Chunk:
         """The samples of some environments, their actions for the next h steps [b, N, h, A].
@@ -499,5 +547,10 @@ def _blend(new: Tensor, old: Tensor, steps: int) -> None:
 
 
 @torch.no_grad()
-def _without_gradient(sample: Callable[..., Chunk], obs: Mapping[str, Tensor], **options: Any) -> Chunk:
-    return sample(obs, **options)
+def _answer(
+    base: BasePolicy, sample: Callable[..., Chunk], obs: Mapping[str, Tensor], shifts: Tensor | None
+) -> Answer:
+    if shifts is None:
+        return Answer(sample(obs))
+    features = features_of(base, obs, shifts)
+    return Answer(sample({**obs, FEATURES: features[:, 0]}), features)

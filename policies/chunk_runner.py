@@ -137,6 +137,12 @@ class ChunkRunner:
         """Drop the rest of a chunk: the next step starts a new one."""
         self._cursor[env_id] = self.base.spec.execute
 
+    def observe_end(self, frames: Frames, env_ids: NDArray[np.int64]) -> PolicyOutput:
+        """Samples of the base at the last observations of episodes, from which a choice would be made."""
+        for env_id in env_ids:
+            self.replan(int(env_id))
+        return self.step(frames, env_ids, with_base_samples=True)
+
     def reads_next_frame(self, execute: int | None = None) -> NDArray[np.bool_]:
         """Whether a chunk that starts within the next To steps reads the next frame, for each environment."""
         spec = self.base.spec
@@ -175,7 +181,7 @@ class ChunkRunner:
         if observed.any():
             obs = self._observations(env_ids[observed])
             if copies:
-                versions = self._features(obs, env_ids[observed], copies)
+                versions = features_of(self.base, obs, self._shifts(env_ids[observed], copies))
                 obs[FEATURES] = versions[:, 0]
                 features = _spread(versions, observed) if with_features else None
             sampled = asked if with_base_samples else starting
@@ -283,23 +289,14 @@ class ChunkRunner:
         device = self.base.device
         return {key: torch.from_numpy(value[env_ids]).to(device) for key, value in self._history.items()}
 
-    def _features(self, obs: ObservationHistory, env_ids: NDArray[np.int64], copies: int) -> Tensor:
-        """Features [b, K, D] of observations, and of `copies` - 1 random shifts of their images."""
-        base, shifted = self.base, copies - 1
-        features = base.features(obs)[:, None]
-        if not shifted:
-            return features
-        cameras = base.spec.cameras
-        moved = {key: value.repeat_interleave(shifted, 0) for key, value in obs.items()}
-        shape, generators = (len(cameras), 2, shifted), self._shift_generators
-        draws = [
-            torch.randint(-MAX_SHIFT, MAX_SHIFT + 1, shape, generator=generators[env_id])
-            for env_id in env_ids
-        ]
-        for camera, shifts in zip(cameras, torch.cat(draws, 2), strict=True):
-            moved[f"images.{camera}"] = shift_images(moved[f"images.{camera}"], shifts)
-        others = base.features(moved).unflatten(0, (-1, shifted))
-        return torch.cat([features, others], 1)
+    def _shifts(self, env_ids: NDArray[np.int64], copies: int) -> Tensor:
+        """Random shifts [b, cameras, 2, K - 1] of the images of all but the first of K copies."""
+        shape = (len(self.base.spec.cameras), 2, copies - 1)
+        if copies == 1:
+            return torch.zeros(len(env_ids), *shape, dtype=torch.long)
+        generators = (self._shift_generators[env_id] for env_id in env_ids)
+        draws = [torch.randint(-MAX_SHIFT, MAX_SHIFT + 1, shape, generator=each) for each in generators]
+        return torch.stack(draws)
 
     def _start_chunks(self, env_ids: NDArray[np.int64], chosen: SelectedChunk) -> None:
         self._chunk[env_ids] = chosen.actions.cpu().numpy()
@@ -313,6 +310,19 @@ def select_first(chunk: Chunk) -> SelectedChunk:
     """The chunk that the base alone executes: its first sample."""
     noise = None if chunk.noise is None else chunk.noise[:, 0]
     return SelectedChunk(chunk.actions[:, 0], chunk.actions[:, 0], noise)
+
+
+def features_of(base: BasePolicy, obs: ObservationHistory, shifts: Tensor) -> Tensor:
+    """Features [b, K, D] of observations, and of their images shifted by `shifts` [b, cameras, 2, K - 1]."""
+    features, copies = base.features(obs)[:, None], shifts.shape[-1]
+    if not copies:
+        return features
+    moved = {key: value.repeat_interleave(copies, 0) for key, value in obs.items()}
+    of_cameras = shifts.movedim(0, 2).flatten(2)
+    for camera, each in zip(base.spec.cameras, of_cameras, strict=True):
+        moved[f"images.{camera}"] = shift_images(moved[f"images.{camera}"], each)
+    others = base.features(moved).unflatten(0, (-1, copies))
+    return torch.cat([features, others], 1)
 
 
 def sample_base(

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from robot_rl.policies.nets.encoder import FEATURES
+
 ObservationHistory = Mapping[str, Tensor]
 """B observations, each of To steps: `state` float32 [B, To, S]; `images.<camera>` uint8 [B, To, H, W, 3];
 `instruction` uint8 [B, To, L], UTF-8 padded with zeros."""
@@ -237,6 +239,11 @@ class BasePolicy(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
+
+
+def features_in(obs: ObservationHistory, base: BasePolicy) -> Tensor:
+    """The base's features [B, D] that observations hold, or else those that it computes of them."""
+    return obs[FEATURES] if FEATURES in obs else base.features(obs)
 
 
 def check_observation(obs: ObservationHistory, spec: BaseSpec) -> Tensor:

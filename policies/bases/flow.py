@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory
+from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory, features_in
 from robot_rl.policies.bases.generative import GenerativeConfig, GenerativePolicy, begin_with
 from robot_rl.policies.bases.imitation import check_positive
 
@@ -91,7 +91,7 @@ class FlowPolicy(GenerativePolicy):
         """See `BasePolicy.sample_guided`; takes about three times as long as `sample`."""
         left, horizon = previous.shape[1], self.spec.horizon
         assert committed <= left <= horizon
-        features = self.features(obs)
+        features = features_in(obs, self)
         noise = self._take_noise(noise, len(features), num_samples, None)
         conditions = self._conditions(self._with_prefix(features, None), num_samples)
         target = self.action_normalizer.normalize(previous.to(self.device), bound=1.0)

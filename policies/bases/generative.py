@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory, check_features
+from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory, check_features, features_in
 from robot_rl.policies.bases.imitation import (
     ImitationConfig,
     ImitationPolicy,
@@ -132,7 +132,7 @@ class GenerativePolicy(ImitationPolicy):
         """See `BasePolicy.sample_after`; the first d actions are the prefix, clamped to the training data."""
         if prefix.shape[1] > self.max_prefix:
             return super().sample_after(obs, prefix)
-        features = self.features(obs)
+        features = features_in(obs, self)
         noise = self._take_noise(noise, len(features), num_samples, None)
         committed = self.action_normalizer.normalize(prefix.to(self.device), bound=1.0)
         return Chunk(self._denoise(features, noise, committed), noise)

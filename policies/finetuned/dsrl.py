@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from robot_rl.policies.acting import ActingPolicy
-from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory
+from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory, features_in
 from robot_rl.policies.bases.generative import GenerativePolicy
 from robot_rl.policies.chunk_runner import SelectedChunk, latest_frame, sample_base, select_first
 from robot_rl.policies.finetuned.candidates import CriticPolicy
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration
 from robot_rl.policies.nets.actors import GaussianActor
 from robot_rl.policies.nets.critic import ValueSpec
-from robot_rl.policies.nets.encoder import FEATURES, EncoderSpec, ObservationEncoder
+from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
 
 CRITIC_ACTIONS = ("noise", "chunk")
 
@@ -136,8 +136,8 @@ class DSRL(CriticPolicy):
     def decode_with_gradient(self, obs: ObservationHistory, noise: Tensor) -> Tensor:
         """`decode`, differentiable in the noise."""
         assert isinstance(self.base, GenerativePolicy)
-        features = obs[FEATURES] if FEATURES in obs else self.base.features(obs)
-        return self.base.sample_with_gradient(features, noise[:, None])[:, 0, : self.base.spec.execute]
+        chunk = self.base.sample_with_gradient(features_in(obs, self.base), noise[:, None])
+        return chunk[:, 0, : self.base.spec.execute]
 
 
 class DSRLPolicy(ActingPolicy):

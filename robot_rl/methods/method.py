@@ -118,11 +118,7 @@ class AgentMethod(ABC):
         Raises:
             ValueError: if it cannot; says why and what to use instead.
         """
-        if self.encoder == BASE_FEATURES:
-            raise ValueError(
-                "method.encoder=base encodes the newest observation with the base, and asynchronous "
-                "execution runs the base before: choose another encoder"
-            )
+        return
 
     @abstractmethod
     def build_agent(self, context: AgentContext) -> Agent:

@@ -369,12 +369,69 @@ def test_a_replay_gets_the_hold_where_no_chunk_reaches() -> None:
     assert samples_at(11).tolist() == [[[0, -1]] * 4] * 2
 
 
+class Seeing(Counting):
+    """Counts as `Counting` does, from a feature, which is the step of its observation."""
+
+    feature_size = 1
+
+    def features(self, obs: ObservationHistory) -> Tensor:
+        return obs["state"][:, -1]
+
+    def sample_from_features(self, features: Tensor, **options: Any) -> Chunk:
+        return super().sample({"state": features[:, None]}, **options)
+
+    def sample(self, obs: ObservationHistory, **options: Any) -> Chunk:
+        raise AssertionError("the features are computed once, and the chunk is made from them")
+
+
+class ReadsFeatures(ActingPolicy):
+    """Chooses the first sample, and notes which state and features it saw."""
+
+    def __init__(self, base: BasePolicy) -> None:
+        super().__init__(base, 1, encoder=EncoderSpec(1, features=1, feature_copies=1))
+        self.seen: list[tuple[float, float]] = []
+
+    def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
+        self.seen.append((float(obs["state"][0, -1, 0]), float(obs["features"][0, 0])))
+        return super()._select_chunk(obs, base_samples, explore=explore)
+
+
+def test_features_are_of_the_observation_that_the_executed_chunk_was_made_from() -> None:
+    policy = ReadsFeatures(Seeing(10, 4))
+    asynchronous("naive", 2, 10, 4, policy)
+
+    def stored(step: int) -> float:
+        frame = {"state": np.full((1, 1), step, np.float32)}
+        features = policy.act(frame, explore=True, with_base_samples=True).features
+        assert features is not None
+        assert features.shape == (1, 1, 1)
+        return float(features[0, 0, 0])
+
+    # Requested at the steps 0, 2 and 6, and executed from 0, 4 and 8 on.
+    assert [stored(step) for step in range(10)] == [0] * 4 + [2] * 4 + [6] * 2
+    assert policy.seen == [(0, 0), (4, 2), (8, 6)]
+    # After a takeover those that were known last, until the new chunk is there.
+    policy.replan(0)
+    assert [stored(step) for step in range(10, 14)] == [6, 6, 10, 10]
+    assert policy.seen[-1] == (12, 10)
+
+
+def test_an_episode_ends_with_the_samples_that_had_arrived() -> None:
+    policy = asynchronous("naive", 2, 10, 4, ActingPolicy(Counting(10, 4, noise=True), 1, base_samples=2))
+    play(policy, 5)
+    output = policy.observe_end({"state": np.full((1, 1), 5, np.float32)}, np.arange(1))
+    assert output.base_samples
+    assert output.base_samples.chunks[0, 0].tolist() == [[5, 2], [6, 2], [7, 2], [8, 2]]
+
+
 @pytest.mark.parametrize("steps", [1, 3, 5])
-def test_it_goes_on_from_a_saved_state(steps: int) -> None:
+@pytest.mark.parametrize("kind", [Newest, ReadsFeatures])
+def test_it_goes_on_from_a_saved_state(kind: type[Newest | ReadsFeatures], steps: int) -> None:
     """Also between the request of a chunk and its arrival."""
 
     def make() -> ActingPolicy:
-        return asynchronous("blend", 2, 10, 4, Newest(Counting(10, 4, noise=True)))
+        base = Seeing(10, 4) if kind is ReadsFeatures else Counting(10, 4, noise=True)
+        return asynchronous("blend", 2, 10, 4, kind(base))
 
     policy, again = make(), make()
     play(policy, steps)

@@ -87,6 +87,31 @@ def test_resumed_run_equals_an_uninterrupted_one(
     load_policy(tmp_path / "straight")
 
 
+def test_with_a_delay_the_features_are_of_the_observation_that_the_chunk_was_made_from(
+    tmp_path: Path, robot_rl: RunCommand, seen: Path
+) -> None:
+    delay, execute = 2, 4
+    base = train_base(robot_rl, seen, tmp_path, "base.horizon=10")
+    late = ("asynchronous=naive", f"delay={delay}")
+    for name, steps in (("straight", 48), ("resumed", 26), ("resumed", 48)):
+        more = (*late, f"method.steps={steps}")
+        robot_rl("train", *command("residual_chunk", base, seen, tmp_path, name, *more))
+    final = final_state(tmp_path / "straight")
+    assert_same(final, final_state(tmp_path / "resumed"))
+    stored = {name: values[0] for name, values in final["replay"].items() if name.startswith("data.")}
+    networks, _ = load_networks(base)
+    assert isinstance(networks, BasePolicy)
+    # Of the newer one of two frames the base's features begin with the state.
+    states = networks.features_of_state(stored["data.state"])
+    newest = stored["data.features"][:, 0, FEATURES // 2 :][:, :STATE]
+    ends = stored["data.last"].nonzero().flatten().tolist()
+    begin, end = 0, ends[0]
+    rows = range(begin, end)
+    requested = [0 if row < execute else row - delay - row % execute for row in rows]
+    torch.testing.assert_close(newest[begin:end], states[requested])
+    assert not torch.equal(states[0], states[2])
+
+
 @pytest.mark.full
 def test_an_on_policy_rollout_holds_the_features_of_each_step(
     tmp_path: Path, robot_rl: RunCommand, seeing: Path

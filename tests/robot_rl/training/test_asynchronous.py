@@ -145,7 +145,6 @@ def test_the_other_methods_train_with_a_delay_too(
         (("method=expo", "method.base_lr=1e-4"), "method=expo runs the base in its updates"),
         (("method=expo", "method.faster=true"), "method.faster=true ranks seeds"),
         (("method=expo", "method.windows=decisions"), "asks it once per chunk already: leave method.windows"),
-        (("method=expo", "method.encoder=base"), "method.encoder=base encodes the newest observation"),
         (("method=expo", "imagination=state"), "imagination asks the base at imagined states"),
         (("method=bc",), "is for methods that act, method=bc learns from data"),
         (("method=expo", "delay=3"), f"the base predicts {HORIZON} steps.*it needs 11"),

@@ -42,6 +42,30 @@ def test_the_next_chunk_that_is_requested_at_once_does_not_count() -> None:
         controller.warm_up()
 
 
+class SlowAfterAPrefix(Counting):
+    """Takes 0.5 s for a chunk that goes on from the last one, and hardly any time for a first one."""
+
+    max_prefix = 2
+
+    def sample_after(self, obs: Any, prefix: Any, **options: Any) -> Chunk:
+        time.sleep(0.5)
+        return self.sample(obs, **options)
+
+
+def test_chunks_that_go_on_from_the_last_one_are_measured() -> None:
+    env: Any = SimpleNamespace(observation_spec=ObservationSpec(("state",), (1,), (), None), asked={})
+    shared: Any = None
+    policy = ActingPolicy(SlowAfterAPrefix(12, 2), 1)
+    with ThreadPoolExecutor(1) as pool:
+        execution = AsyncExecution("prefix", 2, (False, True), submit=pool.submit)
+        execute_asynchronously(policy, execution)
+        controller = Controller(
+            env, policy, MonotonicClock(), 0.2, shared=shared, stop=bool, verdict=None, recording=None
+        )
+        with pytest.raises(ValueError, match=r"takes \d+ ms here.*asynchronous=blend delay=\d+ or more"):
+            controller.warm_up()
+
+
 @pytest.mark.parametrize(("text", "known"), [(TEXTS[0], True), ("wash up", False)])
 def test_a_policy_is_told_its_instruction(text: str, known: bool) -> None:
     spec = ObservationSpec(("state",), (3,), CAMERAS, SIZE, True)
