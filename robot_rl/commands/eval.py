@@ -23,7 +23,7 @@ from robot_rl.envs.disturbed_env import DisturbedEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import RobosuiteVectorEnv
 from robot_rl.errors import mistakes
-from robot_rl.evaluation.evaluate import Outcome, Summary, by_instruction, evaluate, write_evaluation
+from robot_rl.evaluation.evaluate import Motion, Outcome, Summary, by_instruction, evaluate, write_evaluation
 from robot_rl.evaluation.initial_states import TEST, InitialStates, Split, check_split, load_states
 from robot_rl.evaluation.saved_policies import (
     Saved,
@@ -219,7 +219,7 @@ class _Evaluation:
         outcomes, summaries = self._outcomes(networks, envs)
         write_evaluation(self.out, self.initial, outcomes, summaries, **self.facts)
         for name, result in summaries.items():
-            print(f"  {name:<{max(map(len, summaries))}}  {_rate(result)}")
+            print(f"  {name:<{max(map(len, summaries))}}  {_rate(result)}  {Motion.of(outcomes[name])}")
             for text, one in by_instruction(outcomes[name], result.fingerprint).items():
                 print(f"         {_rate(one)}  {text}")
         print(f"  outcomes per episode: {self.out / 'episodes.csv'}")

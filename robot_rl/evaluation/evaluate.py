@@ -35,6 +35,28 @@ class Outcome:
     """Seed of the policy's noise in this episode."""
     instruction: str = ""
     """Its instruction; "" in a task without."""
+    jerk: float = 0.0
+    """Mean |a_t - 2 a_{t-1} + a_{t-2}| over its steps and the dimensions that are no grippers."""
+    held: int = 0
+    """Steps in which the arm was held, for want of a chunk."""
+
+
+@dataclass(frozen=True)
+class Motion:
+    """How smoothly a policy moves: second differences of its actions, and steps in which the arm was held."""
+
+    jerk: float
+    """Mean over episodes of `Outcome.jerk`."""
+    held: int
+    """Steps of all episodes."""
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome]) -> "Motion":
+        jerks = [outcome.jerk for outcome in outcomes]
+        return cls(float(np.mean(jerks)), sum(outcome.held for outcome in outcomes))
+
+    def __str__(self) -> str:
+        return f"jerk {self.jerk:.3f}" + (f", {self.held} steps held" if self.held else "")
 
 
 @dataclass(frozen=True)
@@ -74,6 +96,9 @@ class _Episodes:
         self._waiting = list(range(len(states)))[::-1]
         self._running: dict[int, int] = {}
         self._lengths = np.zeros(envs.num_envs, int)
+        self._moving = [i for i, dim in enumerate(envs.action_spec) if dim.kind != "gripper"]
+        self._actions: list[list[NDArray[np.float32]]] = [[] for _ in range(envs.num_envs)]
+        self._held = np.zeros(envs.num_envs, int)
         self.instructions = [""] * envs.num_envs
         """Instruction of each environment."""
         self.outcomes: list[Outcome] = []
@@ -93,7 +118,8 @@ class _Episodes:
                 self._running[env_id] = episode
             starts[env_id] = self._states[episode if episode is not None else 0]
             mask[env_id] = True
-            self._lengths[env_id] = 0
+            self._lengths[env_id] = self._held[env_id] = 0
+            self._actions[env_id] = []
         obs, _ = self._envs.reset(options={"reset_mask": mask, "states": starts})
         if INSTRUCTION in obs:
             for env_id in free:
@@ -104,13 +130,18 @@ class _Episodes:
     def count(self, step: Transition[NDArray[Any]]) -> list[int]:
         """Count a step and keep the outcomes of episodes that it ended. Returns the free environments."""
         self._lengths += 1
+        runner = self._policy.runner
+        self._held += [runner.is_held(env_id) for env_id in range(self._envs.num_envs)]
+        for actions, action in zip(self._actions, step.action[:, self._moving], strict=True):
+            actions.append(action)
         free: list[int] = np.flatnonzero(step.done).tolist()
         for env_id in free:
             if env_id in self._running:
                 episode = self._running.pop(env_id)
                 success, length = bool(step.info["success"][env_id]), int(self._lengths[env_id])
                 seed, instruction = self._noise_seed(episode), self.instructions[env_id]
-                self.outcomes.append(Outcome(episode, success, length, seed, instruction))
+                jerk, held = _jerk(self._actions[env_id]), int(self._held[env_id])
+                self.outcomes.append(Outcome(episode, success, length, seed, instruction, jerk, held))
                 if self._show:
                     rate = float(np.mean([outcome.success for outcome in self.outcomes]))
                     self._show.update(len(self.outcomes), success=rate)
@@ -118,6 +149,11 @@ class _Episodes:
 
     def _noise_seed(self, episode: int) -> int:
         return episode_seed(self._seed, "eval", episode)
+
+
+def _jerk(actions: Sequence[NDArray[np.float32]]) -> float:
+    """Mean absolute second difference of an episode's actions, T times [D]; 0 of fewer than three."""
+    return float(np.abs(np.diff(actions, 2, axis=0)).mean()) if len(actions) > 2 else 0.0
 
 
 def evaluate(
@@ -180,10 +216,10 @@ def write_evaluation(
     writer = csv.writer(table)
     # The column of instructions is there if the task has some.
     asked = ["instruction"] if any(one.instruction for one in next(iter(outcomes.values()))) else []
-    writer.writerow(["policy", "episode", "success", "length", "seed", *asked])
+    writer.writerow(["policy", "episode", "success", "length", "seed", "jerk", "held", *asked])
     for name, episodes in outcomes.items():
         for one in episodes:
-            row = [name, one.episode, int(one.success), one.length, one.seed]
+            row = [name, one.episode, int(one.success), one.length, one.seed, f"{one.jerk:.6f}", one.held]
             writer.writerow([*row, *([one.instruction] if asked else [])])
     write_file(directory / "episodes.csv", table.getvalue().encode())
     summary = {
@@ -194,6 +230,7 @@ def write_evaluation(
         "split": states.split,
         **facts,
         "policies": {name: vars(result) for name, result in summaries.items()},
+        "motion": {name: vars(Motion.of(episodes)) for name, episodes in outcomes.items()},
     }
     if asked:
         summary["instructions"] = {

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from robot_rl.envs.action import ActionDim
 from robot_rl.errors import UserError
 from robot_rl.evaluation.evaluate import Outcome, Summary, evaluate, write_evaluation
 from robot_rl.evaluation.initial_states import InitialStates
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk
+from robot_rl.policies.chunk_runner import ChunkRunner
 from tests.conftest import RunCommand
 
 
@@ -24,8 +26,11 @@ class Walks:
     Stands in for the environments: an outcome depends on the initial state and the policy's seed.
     """
 
+    action_spec = (ActionDim("x", "delta", "m", 1.0, "world"),)
+
     def __init__(self, num_envs: int) -> None:
         self.num_envs = num_envs
+        self.actions: list[float] = []
         self.at = np.full(num_envs, np.nan)
         self.steps = np.zeros(num_envs, int)
         self.done = np.ones(num_envs, bool)
@@ -46,6 +51,7 @@ class Walks:
 
     def step(self, action: np.ndarray) -> tuple:
         assert not self.done.any()
+        self.actions.append(float(action[0, 0]))
         self.at += action[:, 0]
         self.steps += 1
         success = self.at > 0.5
@@ -104,6 +110,21 @@ def test_policy_seed_is_reported_for_each_episode() -> None:
     assert len({outcome.seed for outcome in one + two}) == 22
 
 
+def test_jerk_is_that_of_the_executed_actions_and_held_steps_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ChunkRunner, "is_held", lambda self, env_id: True)
+    outcomes, envs = run(1)
+    before = 0
+    for outcome in outcomes:
+        actions = envs.actions[before : before + outcome.length]
+        changes = [abs(c - 2 * b + a) for a, b, c in zip(actions, actions[1:], actions[2:], strict=False)]
+        assert outcome.jerk == pytest.approx(np.mean(changes) if changes else 0, rel=1e-5)
+        assert outcome.held == outcome.length
+        before += outcome.length
+    assert max(outcome.jerk for outcome in outcomes) > 0.01
+
+
 def test_progress_is_shown_after_each_episode() -> None:
     shown: list[tuple[int, float]] = []
 
@@ -116,7 +137,7 @@ def test_progress_is_shown_after_each_episode() -> None:
     assert shown[-1][1] == pytest.approx(np.mean([outcome.success for outcome in outcomes]))
 
 
-OUTCOMES = [Outcome(0, True, 10, 5), Outcome(1, False, 20, 6), Outcome(2, True, 12, 7)]
+OUTCOMES = [Outcome(0, True, 10, 5, jerk=0.25, held=3), Outcome(1, False, 20, 6), Outcome(2, True, 12, 7)]
 
 
 def test_summary_has_success_rate_interval_and_mean_length() -> None:
@@ -134,12 +155,13 @@ def test_files_contain_every_outcome_and_the_initial_states(tmp_path: Path) -> N
         rows = list(csv.DictReader(file))
     assert len(rows) == 6
     first = {"policy": "base", "episode": "0", "success": "1", "length": "10", "seed": "5"}
-    assert rows[0] == first
+    assert rows[0] == {**first, "jerk": "0.250000", "held": "3"}
     written = json.loads((tmp_path / "eval" / "summary.json").read_text())
     assert written["states_sha256"] == states.sha256
     assert written["episodes"] == 3
     assert written["policies"]["tuned"]["interval"] == list(wilson(2, 3))
     assert written["policies"]["base"]["fingerprint"] == "base"
+    assert written["motion"]["base"] == {"jerk": pytest.approx(0.25 / 3), "held": 3}
 
 
 def test_a_base_is_compared_with_itself_with_repeated_noise(
