@@ -105,6 +105,8 @@ class ChunkRunner:
         self.feature_copies, self.features_every_step = feature_copies, features_every_step
         self.queries = 0
         """Number of observations for which the base was sampled."""
+        self.encodings = 0
+        """Number of observations whose features the base computed, each shifted version counted."""
         self.holds = 0
         """Number of control steps in which an arm was held, for want of a chunk."""
         self.starting = np.zeros(0, np.int64)
@@ -235,6 +237,7 @@ class ChunkRunner:
             "extra_generators": [generator.get_state() for generator in self._extra_generators],
             "shift_generators": [generator.get_state() for generator in self._shift_generators],
             "queries": self.queries,
+            "encodings": self.encodings,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -245,8 +248,8 @@ class ChunkRunner:
         self._cursor[:] = state["cursor"]
         if self._noise is not None:
             self._noise[:] = state["noise"]
-        # Checkpoints of earlier versions have no count, and none of these shifts.
-        self.queries = state.get("queries", 0)
+        # Checkpoints of earlier versions have no counts, and none of these shifts.
+        self.queries, self.encodings = state.get("queries", 0), state.get("encodings", 0)
         for name in ("generators", "extra_generators", "shift_generators"):
             for generator, value in zip(getattr(self, f"_{name}"), state.get(name, ()), strict=True):
                 generator.set_state(value)
@@ -290,7 +293,8 @@ class ChunkRunner:
         return {key: torch.from_numpy(value[env_ids]).to(device) for key, value in self._history.items()}
 
     def _shifts(self, env_ids: NDArray[np.int64], copies: int) -> Tensor:
-        """Random shifts [b, cameras, 2, K - 1] of the images of all but the first of K copies."""
+        """Random shifts [b, cameras, 2, K - 1] of the images of all but the first of K copies to encode."""
+        self.encodings += copies * len(env_ids)
         shape = (len(self.base.spec.cameras), 2, copies - 1)
         if copies == 1:
             return torch.zeros(len(env_ids), *shape, dtype=torch.long)

@@ -22,6 +22,8 @@ class Window:
     """Steps of the action chunk in a window; 0 for none."""
     chunk_starts_only: bool = False
     """Whether windows begin only where a chunk was chosen."""
+    steps: int = 0
+    """Length without the option `n_step`; 0 for that of the chunk."""
 
 
 class MixedSampler:
@@ -31,7 +33,7 @@ class MixedSampler:
         self, config: OffPolicyConfig, online: Replay, demos: Replay | None, window: Window, seed: int
     ) -> None:
         """Raises ValueError if `n_step` is shorter than the window's chunk."""
-        self.n_step = config.n_step or window.chunk
+        self.n_step = config.n_step or window.steps or window.chunk
         least = max(window.chunk, 1)
         if self.n_step < least:
             raise ValueError(

@@ -9,7 +9,7 @@ of the chunk. Demonstrations contain no noise, so this variant cannot learn from
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -176,13 +176,11 @@ class DSRLMethod(NoiseMethod):
 
     def check_base(self, base: BasePolicy, path: str) -> None:
         super().check_base(base, path)
-        execute = base.spec.execute
-        check_whole_chunks(self.config.n_step, execute, "method=dsrl acts")
-        self.config = replace(self.config, n_step=self.config.n_step or execute)
+        check_whole_chunks(self.config.n_step, base.spec.execute, "method=dsrl acts")
 
     @property
     def replay_content(self) -> ReplayContent:
         return ReplayContent(("noise", "chunk_step"))
 
     def window(self, base: BasePolicy) -> Window:
-        return Window(chunk_starts_only=True)
+        return Window(chunk_starts_only=True, steps=base.spec.execute)

@@ -1,5 +1,6 @@
 """A policy behind a stock openpi server, whose observations and actions the configuration declares."""
 
+import sys
 from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any, Final
@@ -17,6 +18,8 @@ from robot_rl.policy_client.own_server import StateRange
 
 _NEEDED: Final = ("state", "action_units", "action_mode", "action_frame", "gripper")
 _MAX_HORIZON: Final = 4096
+_ROUNDING: Final = 1.05
+"""Size of normalised actions above which clipping is no matter of rounding."""
 
 
 class OpenpiServer:
@@ -40,6 +43,8 @@ class OpenpiServer:
             PolicyLost: if the server does not answer.
         """
         self._connection, self._config, self.environment = connection, config, environment
+        self._clipped = False
+        """Whether an action was clipped, and the user told."""
         self.state_range: StateRange | None = None
         self.feature_size = None
         where = connection.url
@@ -141,6 +146,13 @@ class OpenpiServer:
                 actions[..., i] = 2 * (actions[..., i] - opened) / (closed - opened) - 1
             elif self._config.action_units == "si":
                 actions[..., i] /= dim.scale
+        if not self._clipped and (largest := float(np.abs(actions).max())) > _ROUNDING:
+            self._clipped = True
+            print(
+                f"{self._config.url}: actions are up to {largest:.3g} and are clipped to [-1, 1]: check "
+                "base.action_units and base.gripper",
+                file=sys.stderr,
+            )
         return actions.clip(-1, 1).astype(np.float32)
 
     def _probe(self, observed: ObservationSpec) -> dict[str, Any]:

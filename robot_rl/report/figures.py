@@ -49,6 +49,7 @@ TITLES = {
     "learn/passes": "Passes over the rollout",
     "learn/base_queries": "Observations per update for which the base was sampled",
     "train/base_queries": "Observations per environment step for which the base was sampled",
+    "train/base_encodings": "Observations per environment step that the base encoded, with shifted ones",
     "train/episode_length": f"Episode length, mean of {ROLLING_EPISODES}",
     "eval/episode_length": "Evaluation episode length",
     "train/success": f"Success of the training episodes, mean of {ROLLING_EPISODES}",

@@ -46,7 +46,7 @@ def train_off_policy(
     def settle() -> None:
         if is_due(intervals.log_every, run.logged, step):
             updater.log(step)
-            run.logger.log(step, **{"train/base_queries": rollout.base_queries()})
+            run.logger.log(step, **rollout.base_calls())
             run.progress.update(step, success=rollout.success, **updater.progress)
         run.logged = step
         if step >= intervals.total:

@@ -83,7 +83,7 @@ def train_on_policy(components: OnPolicyComponents, intervals: Intervals, run: R
 
     def log() -> None:
         if is_due(intervals.log_every, run.logged, step):
-            run.logger.log(step, **{"train/base_queries": rollout.base_queries()})
+            run.logger.log(step, **rollout.base_calls())
             run.progress.update(step, success=rollout.success)
         run.logged = step
 

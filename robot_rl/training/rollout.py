@@ -76,7 +76,7 @@ class TrainingRollout(Rollout[NDArray[Any]]):
         self._unfinished: VectorTransition | None = None
         """A step whose `last_rows` could not be computed."""
         self._steps = 0
-        """Environment steps since the last call of `base_queries`."""
+        """Environment steps since the last call of `base_calls`."""
         self._begun = 0
         self._seeds = [0] * envs.num_envs
         self._lengths = [0] * envs.num_envs
@@ -99,12 +99,14 @@ class TrainingRollout(Rollout[NDArray[Any]]):
         self._policy.reset(env_ids, [self._seeds[env_id] for env_id in env_ids])
         self.begin(obs)
 
-    def base_queries(self) -> float:
-        """Observations per environment step for which the base was sampled, since the last call."""
-        runner = self._policy.runner
-        rate = runner.queries / max(self._steps, 1)
-        runner.queries = self._steps = 0
-        return rate
+    def base_calls(self) -> dict[str, float]:
+        """Observations per environment step that the base sampled for, and encoded, since the last call."""
+        runner, steps = self._policy.runner, max(self._steps, 1)
+        rates = {"train/base_queries": runner.queries / steps}
+        if runner.feature_copies:
+            rates["train/base_encodings"] = runner.encodings / steps
+        runner.queries = runner.encodings = self._steps = 0
+        return rates
 
     @property
     def decided(self) -> bool:

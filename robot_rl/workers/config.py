@@ -42,6 +42,7 @@ def check_workers_config(config: WorkersConfig, method: Any, base: Any) -> None:
     """Raises ValueError if workers cannot act for this method, or with this base."""
     # Imported here: it imports torch, which takes seconds, and collecting from experts needs none.
     from robot_rl.learning.config import OffPolicyConfig
+    from robot_rl.methods.residual import ResidualConfig
 
     if config.lockstep:
         return
@@ -56,8 +57,8 @@ def check_workers_config(config: WorkersConfig, method: Any, base: Any) -> None:
         )
     if isinstance(base, RemoteConfig):
         raise ValueError("base=remote is asked by the learner's process alone: add workers.lockstep=true")
-    if steps := getattr(method, "progressive_steps", 0):
+    if isinstance(method, ResidualConfig) and method.progressive_steps:
         raise ValueError(
-            f"method.progressive_steps={steps} counts the steps of one acting policy: "
+            f"method.progressive_steps={method.progressive_steps} counts the steps of one acting policy: "
             "leave it out, or add workers.lockstep=true"
         )

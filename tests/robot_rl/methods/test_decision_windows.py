@@ -80,9 +80,9 @@ class Watch:
         monkeypatch.setattr(DiffusionPolicy, "sample_from_features", watched_sample)
 
 
-def queries(run: Path) -> float:
-    """Observations for which the base was asked, as metrics.csv says."""
-    ((_, rate),) = metrics(run)["train/base_queries"]
+def counted(run: Path, name: str) -> float:
+    """Observations for which the base was asked, or that it encoded, as metrics.csv says."""
+    ((_, rate),) = metrics(run)[f"train/base_{name}"]
     return round(rate * STEPS, 6)
 
 
@@ -116,7 +116,9 @@ def test_the_base_is_asked_and_cameras_are_rendered_once_per_chunk(
     watch, (extra, encodings) = Watch(monkeypatch), RUNS[name]
     train("few", STEPS)
     assert watch.rendered == ASKED
-    assert watch.asked == queries(tmp_path / "few") == ASKED + extra
+    assert watch.asked == counted(tmp_path / "few", "queries") == ASKED + extra
+    if encoder == "base":
+        assert watch.encoded == counted(tmp_path / "few", "encodings")
     # Without stored features, DSRL's second request encodes the images again.
     assert watch.encoded == (watch.asked if encodings is None else encodings * ASKED)
 

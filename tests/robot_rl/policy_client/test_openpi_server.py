@@ -103,10 +103,14 @@ def test_a_policy_that_draws_its_own_noise_is_asked_once_for_each_sample() -> No
         assert len(torch.unique(chunk.actions[:, :, 0, 0])) == 6
 
 
-def test_normalised_actions_stay_as_they_are_within_their_bounds() -> None:
+def test_normalised_actions_stay_as_they_are_within_their_bounds_and_the_user_is_told_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with stock(lambda _: {"actions": np.array([[-0.5, 2.0, 0.0]], np.float32)}) as url:
         base = remote(url, action_units="normalized", execute=1, gripper=[-1.0, 1.0])
         assert base.sample(observations(1)).actions.flatten().tolist() == [-0.5, 1.0, 0.0]
+    told = f"{url}: actions are up to 2 and are clipped to [-1, 1]: check base.action_units and base.gripper"
+    assert capsys.readouterr().err.splitlines().count(told) == 1
 
 
 @pytest.mark.parametrize(
