@@ -41,8 +41,9 @@ MODEL_FIELDS: Final = (
     *APPEARANCE_FIELDS,
     *("geom_size", "geom_pos", "geom_rbound", "geom_aabb", "bvh_aabb"),
     *("body_mass", "body_inertia", "body_ipos"),
+    *("body_subtreemass", "body_invweight0", "dof_invweight0", "dof_M0", "cam_poscom0", "light_poscom0"),
 )
-"""Arrays of the model that disturbances change."""
+"""Arrays of the model that disturbances change; MuJoCo derives the last ones from the masses."""
 _DEFAULT_RGBA: Final = (0.5, 0.5, 0.5, 1.0)
 """Colour of a geom in MuJoCo that has been given none."""
 _HEADLIGHT: Final = ("ambient", "diffuse", "specular")
@@ -136,6 +137,7 @@ def size(scene: Scene, rng: Rng) -> None:
             model.bvh_aabb[first : first + model.body_bvhnum[body]] *= factor
     if not changed:
         raise ValueError("under=size: the task has no object of simple shapes, whose size can be changed")
+    mujoco.mj_setConst(model, mujoco.MjData(model))
 
 
 def mass(scene: Scene, rng: Rng) -> None:
@@ -145,6 +147,8 @@ def mass(scene: Scene, rng: Rng) -> None:
         factor = math.exp(rng.uniform(-math.log(2), math.log(2)))
         for inertia in (scene.model.body_mass, scene.model.body_inertia):
             inertia[scene.bodies(joint)] *= factor
+    # Contacts are as stiff as for bodies of these masses.
+    mujoco.mj_setConst(scene.model, mujoco.MjData(scene.model))
 
 
 def push(scene: Scene, rng: Rng) -> None:
