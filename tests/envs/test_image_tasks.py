@@ -15,6 +15,7 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.demonstrations import demonstrations_to_replay
 from robot_rl.envs.external.simulators import simulator_of
 from robot_rl.envs.task import TaskConfig
+from robot_rl.errors import UserError
 from robot_rl.factory import make_env
 from robot_rl.methods.method import AgentContext, ReplayContent
 from robot_rl.methods.replay_fields import replay_fields
@@ -77,3 +78,22 @@ def test_object_poses_reach_no_policy(tmp_path: Path, robot_rl: RunCommand) -> N
 
     served = PolicyInference(policy, {**dataset.environment, "control_freq": task.control_freq}, 0)
     assert all(MEASURED.fullmatch(key) for key in served.metadata["observation"]["state"]["keys"])
+
+
+def test_a_dataset_or_a_base_with_privileged_keys_is_refused(tmp_path: Path, robot_rl: RunCommand) -> None:
+    seen = [f"task.image_size={SIZE}", "task.cameras=[agentview]"]
+    measured, privileged = tmp_path / "measured", tmp_path / "privileged"
+    small = ["method=bc", "base=diffusion", "base.width=16", "base.depth=1", "method.steps=1", "device=cpu"]
+    for task, path in (("lift_image", measured), ("lift", privileged)):
+        given = [f"task={task}", *seen, f"data={path}"]
+        robot_rl("collect", *given, "episodes=1")
+        robot_rl("train", *small, *given, f"runs_dir={tmp_path}", f"name=base_{path.name}")
+    run = ["method=residual_chunk", "task=lift_image", *seen, "method.encoder=base", f"runs_dir={tmp_path}"]
+    for base, data, named in (
+        ("base_measured", privileged, "dataset"),
+        ("base_privileged", measured, "base"),
+    ):
+        with pytest.raises(UserError, match=f"^{named}.*observation_spec.state_keys.*'cube_pos'") as caught:
+            robot_rl("train", *run, f"base={tmp_path / base}", f"data={data}", "name=rl", "device=cpu")
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "rl").exists()
