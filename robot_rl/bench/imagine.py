@@ -72,7 +72,8 @@ def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> Imagin
     for episode in episodes:
         imagination.add_episode(episode)
     imagination.refit(0)
-    imagination.gate.share = options.share
+    # After two passes actors learn from imagined states too.
+    imagination.gate.share, imagination.gate.passes = options.share, 2
     window = torch.randint(_STEPS, (_PREDICTIONS,), generator=generator)
     states = torch.stack([episodes[0].states[window], episodes[0].states[window + 1]], 1)
     size = imagination.chunk
