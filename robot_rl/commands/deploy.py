@@ -34,7 +34,8 @@ from robot_rl.hardware.teleop.device import DeviceError
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.policies.acting import ActingPolicy
-from robot_rl.policies.asynchronous import AsyncOptions, compute_in_a_thread
+from robot_rl.policies.async_runner import compute_in_a_thread, execute_asynchronously
+from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
@@ -287,7 +288,7 @@ def _acting_policy(
         policy.base.check_instruction(config.instruction)
     if execution:
         repeated = repeated_in_hold(spec_from_list(environment["action_spec"]))
-        execution.apply(policy, repeated, compute_in_a_thread(ended))
+        execute_asynchronously(policy, execution, repeated, compute_in_a_thread(ended))
     return policy
 
 

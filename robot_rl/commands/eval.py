@@ -35,6 +35,7 @@ from robot_rl.evaluation.saved_policies import (
 )
 from robot_rl.factory import make_vector_env, task_of
 from robot_rl.policies.acting import ActingPolicy
+from robot_rl.policies.async_runner import execute_asynchronously
 from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.dsrl import RepeatedNoisePolicy
@@ -297,7 +298,7 @@ def _acting(
 ) -> ActingPolicy:
     """A policy that acts in the environments. Raises ValueError if it cannot act asynchronously."""
     policy = make_policy(envs.num_envs)
-    execution.apply(policy, repeated_in_hold(envs.action_spec))
+    execute_asynchronously(policy, execution, repeated_in_hold(envs.action_spec))
     return policy
 
 

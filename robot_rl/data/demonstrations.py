@@ -10,7 +10,8 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_notes import exemplary_steps
 from robot_rl.data.replay import FREE, SOURCES, Fields, Replay, SwitchCost
 from robot_rl.policies.acting import ActingPolicy
-from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions, AsyncRunner
+from robot_rl.policies.async_runner import AsyncRunner, execute_asynchronously
+from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.chunk_runner import PolicyOutput
 from robot_rl.policies.nets.encoder import FEATURES, EncoderSpec
@@ -55,7 +56,7 @@ def demonstrations_to_replay(
         encoder = EncoderSpec(base.spec.state_size, features=size, feature_copies=copies)
     policy = ActingPolicy(base, len(episodes), base_samples=base_samples, encoder=encoder)
     # Nothing is held along a demonstration.
-    execution.apply(policy, (False,) * action.shape[1])
+    execute_asynchronously(policy, execution, (False,) * action.shape[1])
     if isinstance(policy.runner, AsyncRunner):
         for i, rows in enumerate(episodes):
             policy.runner.follow(i, action[rows])

@@ -25,6 +25,7 @@ from robot_rl.envs.observation import Observation
 from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_task_env
 from robot_rl.policies.acting import ActingPolicy
+from robot_rl.policies.async_runner import execute_asynchronously
 from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
@@ -107,7 +108,7 @@ class PolicyCollector:
         check_same_environment(trained_in, self.env.describe(), what, accept)
         check_instructions(networks, self.env.task.name, self.env.task.instructions)
         self._policy = acting_policy(networks, 1)
-        options.execution.apply(self._policy, repeated_in_hold(self.env.action_spec))
+        execute_asynchronously(self._policy, options.execution, repeated_in_hold(self.env.action_spec))
         self._base: ActingPolicy | None = None
         if options.dagger or options.base_first:
             self._base = ActingPolicy(self._policy.base, 1)

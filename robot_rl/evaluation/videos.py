@@ -16,6 +16,7 @@ from robot_rl.evaluation.initial_states import load_states
 from robot_rl.factory import make_env, task_of
 from robot_rl.files.durable import write_file
 from robot_rl.policies.acting import ActingPolicy
+from robot_rl.policies.async_runner import execute_asynchronously
 from robot_rl.rollout import Rollout
 from robot_rl.saved_policies.loading import acting_policy, load_networks, side_by_side, trained_execution
 
@@ -39,7 +40,7 @@ def write_videos(run: Path) -> list[Path]:
     written = []
     for name, candidate in side_by_side(networks).items():
         policy = acting_policy(candidate, 1)
-        trained_execution(meta).apply(policy, repeated_in_hold(env.action_spec))
+        execute_asynchronously(policy, trained_execution(meta), repeated_in_hold(env.action_spec))
         states = act_episode(env, policy, initial.states[episode], seed)
         frames = list(render_states(env, states, overview(), SIZE, SIZE))
         path = run / "videos" / f"{name}.mp4"

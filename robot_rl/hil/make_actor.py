@@ -34,7 +34,7 @@ from robot_rl.hil.link.client import LearnerClient
 from robot_rl.hil.link.messages import Welcome
 from robot_rl.hil.operator_check import check_operator
 from robot_rl.policies.acting import ActingPolicy
-from robot_rl.policies.asynchronous import compute_at_once, compute_in_a_thread
+from robot_rl.policies.async_runner import compute_at_once, compute_in_a_thread, execute_asynchronously
 from robot_rl.policies.chunk_runner import PolicyOutput
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.controller import warm_up
@@ -117,7 +117,7 @@ def make_actor(
     operator, env = builder.build()
     # A simulation that does not wait for real time has chunks that arrive after exactly the given delay.
     submit = compute_in_a_thread(resources) if env.realtime else compute_at_once
-    job.execution.apply(policy, repeated_in_hold(envs.action_spec), submit)
+    execute_asynchronously(policy, job.execution, repeated_in_hold(envs.action_spec), submit)
     if job.execution and (robot := builder.robot):
         act = partial(_explore, policy)
         warm_up(act, policy, robot.observation_spec, robot.asked, 1e3 / job.task.control_freq, clock)

@@ -39,6 +39,7 @@ from robot_rl.methods.method import (
 )
 from robot_rl.methods.replay_fields import replay_fields
 from robot_rl.model_server.client import RemoteModel
+from robot_rl.policies.async_runner import execute_asynchronously
 from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationPolicy
@@ -204,7 +205,7 @@ def replay_rows(config: OffPolicyConfig, *, uneven: bool = False) -> int:
 def _build_agent(method: AgentMethod, context: AgentContext, execution: AsyncOptions) -> Agent:
     torch.manual_seed(context.seed)
     agent = method.build_agent(context)
-    execution.apply(agent.policy, repeated_in_hold(context.action_spec))
+    execute_asynchronously(agent.policy, execution, repeated_in_hold(context.action_spec))
     return agent
 
 

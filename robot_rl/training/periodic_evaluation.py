@@ -14,6 +14,7 @@ from robot_rl.evaluation.evaluate import Summary, evaluate
 from robot_rl.evaluation.initial_states import load_states
 from robot_rl.evaluation.saved_policies import Saved, write_record
 from robot_rl.factory import make_vector_env
+from robot_rl.policies.async_runner import execute_asynchronously
 from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions
 from robot_rl.runs import EVALUATIONS
 from robot_rl.saved_policies.loading import acting_policy, load_networks
@@ -84,7 +85,7 @@ class PeriodicEvaluation:
             networks, _ = load_networks(Path(folder) / "policy", self._device)
             states = self._initial.states[: self._episodes]
             policy = acting_policy(networks, _NUM_ENVS)
-            self._execution.apply(policy, repeated_in_hold(self._envs.action_spec))
+            execute_asynchronously(policy, self._execution, repeated_in_hold(self._envs.action_spec))
             outcomes = evaluate(self._envs, policy, states, _SEED)
         summary = Summary.of(outcomes, "")
         write_record(

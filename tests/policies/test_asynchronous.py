@@ -18,7 +18,8 @@ from torch import Tensor
 from robot_rl.errors import UserError
 from robot_rl.files.state_tree import join, split
 from robot_rl.policies.acting import ActingPolicy
-from robot_rl.policies.asynchronous import AsyncExecution, AsyncRunner, execute_asynchronously
+from robot_rl.policies.async_runner import AsyncRunner, execute_asynchronously
+from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk, ObservationHistory
 from robot_rl.policies.bases.flow import FlowConfig, FlowPolicy
 from robot_rl.policies.chunk_runner import Frames, SelectedChunk
@@ -67,7 +68,7 @@ def asynchronous(
     mode: str, delay: int, horizon: int, execute: int, policy: ActingPolicy | None = None, **options: Any
 ) -> ActingPolicy:
     policy = policy or ActingPolicy(Counting(horizon, execute), 1)
-    execute_asynchronously(policy, AsyncExecution(mode, delay, (False, True), **options))
+    execute_asynchronously(policy, AsyncOptions(mode, delay), (False, True), **options)
     policy.reset(range(policy.runner.num_envs), [0] * policy.runner.num_envs)
     return policy
 

@@ -15,6 +15,7 @@ from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_env
 from robot_rl.policies.acting import ActingPolicy
+from robot_rl.policies.async_runner import execute_asynchronously
 from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk, ObservationHistory
 
@@ -59,7 +60,7 @@ def test_with_the_exact_future_a_delay_changes_nothing(mode: str) -> None:
     expert.reset(env.sim)
     base = Foresight(env, expert)
     policy = ActingPolicy(base, 1)
-    AsyncOptions(mode, 4).apply(policy, (False,) * 6 + (True,))
+    execute_asynchronously(policy, AsyncOptions(mode, 4), (False,) * 6 + (True,))
     policy.reset([0], [0])
     for _ in range(STEPS):
         base.expert = copy.deepcopy(expert)

@@ -11,7 +11,8 @@ from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
 from robot_rl.envs.observation import ObservationSpec
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.policies.acting import ActingPolicy
-from robot_rl.policies.asynchronous import AsyncExecution, execute_asynchronously
+from robot_rl.policies.async_runner import execute_asynchronously
+from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import Chunk
 from robot_rl.robot.deploy.controller import Controller
 from tests.policies.bases.test_vla import CAMERAS, SIZE, TEXTS, small
@@ -34,7 +35,7 @@ def test_the_next_chunk_that_is_requested_at_once_does_not_count() -> None:
     shared: Any = None
     policy = ActingPolicy(Slow(12, 2), 1)
     with ThreadPoolExecutor(1) as pool:
-        execute_asynchronously(policy, AsyncExecution("naive", 3, (False, True), submit=pool.submit))
+        execute_asynchronously(policy, AsyncOptions("naive", 3), (False, True), pool.submit)
         controller = Controller(
             env, policy, MonotonicClock(), 0.25, shared=shared, stop=bool, verdict=None, recording=None
         )
@@ -57,8 +58,7 @@ def test_chunks_that_go_on_from_the_last_one_are_measured() -> None:
     shared: Any = None
     policy = ActingPolicy(SlowAfterAPrefix(12, 2), 1)
     with ThreadPoolExecutor(1) as pool:
-        execution = AsyncExecution("prefix", 2, (False, True), submit=pool.submit)
-        execute_asynchronously(policy, execution)
+        execute_asynchronously(policy, AsyncOptions("prefix", 2), (False, True), pool.submit)
         controller = Controller(
             env, policy, MonotonicClock(), 0.2, shared=shared, stop=bool, verdict=None, recording=None
         )
