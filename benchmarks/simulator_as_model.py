@@ -20,7 +20,7 @@ from torch import Tensor
 from robot_rl.cli.main import main
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.robot_task import RobotTask
-from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.world_model import Prediction, Situation
@@ -37,7 +37,7 @@ class Simulated:
     members = 1
     resumable = True
 
-    def __init__(self, envs: RobosuiteVectorEnv, demonstrations: NDArray[np.float64]) -> None:
+    def __init__(self, envs: TaskVectorEnv, demonstrations: NDArray[np.float64]) -> None:
         self._env = RobosuiteEnv(envs.task)
         self._env.reset(seed=0)
         self.scale = torch.ones(envs.observation_spec.state_size)
@@ -47,7 +47,7 @@ class Simulated:
             self._real[_key(self._env.set_state(state)["state"])] = state
         self._record(envs)
 
-    def _record(self, envs: RobosuiteVectorEnv) -> None:
+    def _record(self, envs: TaskVectorEnv) -> None:
         """Keep the simulator's state at every step of the run's environments."""
         step, reset = envs.step, envs.reset
 
@@ -97,12 +97,12 @@ def _key(state: NDArray[np.float32]) -> bytes:
 def build(
     config: ImaginationConfig,
     context: AgentContext,
-    envs: RobosuiteVectorEnv | RobotTask,
+    envs: TaskVectorEnv | RobotTask,
     chunk: int,
     accept: tuple[str, ...],
 ) -> Simulated:
     """Replaces the function of this package that makes the model of a run."""
-    assert isinstance(envs, RobosuiteVectorEnv)
+    assert isinstance(envs, TaskVectorEnv)
     (data,) = (argument.removeprefix("data=") for argument in sys.argv if argument.startswith("data="))
     return Simulated(envs, zarr.open_group(Path(data), mode="r")["data/sim_state"][:])
 

@@ -23,13 +23,13 @@ from robot_rl.envs.env_group import (
     StepBuffers,
     buffer_bytes,
 )
-from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.hardware.plugins import load_plugins
 
 _CLOSE_TIMEOUT = 5.0  # s for a worker to close its environments
 
 
-class ProcessVectorEnv(RobosuiteVectorEnv):
+class ProcessVectorEnv(TaskVectorEnv):
     """N environments in spawned processes, for environments that need the GIL throughout.
 
     Results are bit-identical to those of `ThreadVectorEnv` and do not depend on the number of workers. Step

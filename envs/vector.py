@@ -26,7 +26,7 @@ from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 
 
-class RobosuiteVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray], ABC):
+class TaskVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray], ABC):
     """N environments that are stepped together; subclasses decide how.
 
     Autoreset is disabled: after `terminated | truncated` the observation is the episode's last,
@@ -142,7 +142,7 @@ class RobosuiteVectorEnv(VectorEnv[Observation, np.ndarray, np.ndarray], ABC):
         return {key: value.copy() for key, value in self._buffers.obs.items()}
 
 
-class ThreadVectorEnv(RobosuiteVectorEnv):
+class ThreadVectorEnv(TaskVectorEnv):
     """N environments in threads of one process; results do not depend on the number of threads.
 
     One thread runs the Python of all environments, the others run their physics, see `WorkerPool`. With

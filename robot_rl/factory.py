@@ -13,7 +13,7 @@ from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.robot_task import NO_SIMULATION
 from robot_rl.envs.task import TaskConfig, render_of
 from robot_rl.envs.task_env import TaskEnv
-from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv, ThreadVectorEnv
 
 _NO_SIMULATION = (
     "the task {task} is of a real robot, and not simulated: `robot-rl deploy` measures a policy on the robot"
@@ -41,7 +41,7 @@ def make_task_env(task: TaskConfig | str, *, observe_all: bool = False) -> TaskE
 
 def make_vector_env(
     task: TaskConfig | str, num_envs: int, kind: Callable[[TaskConfig], RobosuiteEnv] = RobosuiteEnv
-) -> RobosuiteVectorEnv:
+) -> TaskVectorEnv:
     """`num_envs` environments of a task, stepped together; `kind` makes each.
 
     They run in threads. If the control loop cannot be compiled, it would block other threads, so they run in

@@ -21,7 +21,7 @@ from robot_rl.envs.action import repeated_in_hold
 from robot_rl.envs.disturbances import DISTURBANCES, check_disturbances
 from robot_rl.envs.disturbed_env import DisturbedEnv
 from robot_rl.envs.task import TaskConfig
-from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.errors import mistakes
 from robot_rl.evaluation.evaluate import Motion, Outcome, Summary, by_instruction, evaluate, write_evaluation
 from robot_rl.evaluation.initial_states import TEST, InitialStates, Split, check_split, load_states
@@ -186,7 +186,7 @@ def _folder(config: Config, split: Split, execution: AsyncOptions, trained: Asyn
 
 
 def _check_instructions(
-    config: Config, networks: BasePolicy | FinetunedPolicy, envs: RobosuiteVectorEnv
+    config: Config, networks: BasePolicy | FinetunedPolicy, envs: TaskVectorEnv
 ) -> dict[str, str]:
     """What the policy is told instead of each instruction, nothing unless `swapped`.
 
@@ -215,7 +215,7 @@ class _Evaluation:
     told: Mapping[str, str]
     """What the policy is told instead of each instruction."""
 
-    def both(self, networks: BasePolicy | FinetunedPolicy, envs: RobosuiteVectorEnv) -> None:
+    def both(self, networks: BasePolicy | FinetunedPolicy, envs: TaskVectorEnv) -> None:
         """Evaluate a policy and its base."""
         outcomes, summaries = self._outcomes(networks, envs)
         write_evaluation(self.out, self.initial, outcomes, summaries, **self.facts)
@@ -239,7 +239,7 @@ class _Evaluation:
         results = "  ".join(f"{name} {_success(result)}" for name, result in summaries.items())
         print(f"  under {disturbance:<8} {results}  {text}")
 
-    def saved(self, saved: list[tuple[Path, Saved]], envs: RobosuiteVectorEnv, device: torch.device) -> None:
+    def saved(self, saved: list[tuple[Path, Saved]], envs: TaskVectorEnv, device: torch.device) -> None:
         """Evaluate each saved policy of a run; those already evaluated in the same way are skipped."""
         config, initial, out = self.config, self.initial, self.out
         for path, at in saved:
@@ -265,7 +265,7 @@ class _Evaluation:
         print(f"  outcomes per episode: {out}/<step>.json")
 
     def _outcomes(
-        self, networks: BasePolicy | FinetunedPolicy, envs: RobosuiteVectorEnv
+        self, networks: BasePolicy | FinetunedPolicy, envs: TaskVectorEnv
     ) -> tuple[dict[str, list[Outcome]], dict[str, Summary]]:
         """Outcomes and success of a policy and its base."""
         outcomes: dict[str, list[Outcome]] = {}
@@ -294,7 +294,7 @@ def _candidates(
 
 
 def _acting(
-    make_policy: Callable[[int], ActingPolicy], envs: RobosuiteVectorEnv, execution: AsyncOptions
+    make_policy: Callable[[int], ActingPolicy], envs: TaskVectorEnv, execution: AsyncOptions
 ) -> ActingPolicy:
     """A policy that acts in the environments. Raises ValueError if it cannot act asynchronously."""
     policy = make_policy(envs.num_envs)

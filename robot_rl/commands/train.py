@@ -21,7 +21,7 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.envs.external.process import EnvironmentLost
 from robot_rl.envs.robot_task import RobotTask, RobotTaskConfig
 from robot_rl.envs.task import TaskConfig
-from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.errors import ServerLost, UserError, mistakes
 from robot_rl.evaluation.saved_policies import keep_policy
 from robot_rl.factory import make_vector_env
@@ -305,7 +305,7 @@ def _evaluation(
 
 def environments(
     workers: WorkersConfig | None, closing: ExitStack
-) -> Callable[[TaskConfig, int], RobosuiteVectorEnv]:
+) -> Callable[[TaskConfig, int], TaskVectorEnv]:
     """What makes the environments of a run: in this process, or on a cluster, which `closing` leaves."""
     if workers is None:
         return make_vector_env
@@ -315,7 +315,7 @@ def environments(
     return _one_environment
 
 
-def _one_environment(task: TaskConfig, num_envs: int) -> RobosuiteVectorEnv:
+def _one_environment(task: TaskConfig, num_envs: int) -> TaskVectorEnv:
     """Actors and workers have their own environments; the learner needs one for its description."""
     return make_vector_env(task, 1)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from robot_rl.cli.progress import ProgressReporter
 from robot_rl.envs.instruction import INSTRUCTION, decode_instruction, encode_instruction
 from robot_rl.envs.observation import Observation
-from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.evaluation.initial_states import InitialStates
 from robot_rl.evaluation.statistics import wilson
 from robot_rl.files.durable import make_folder, write_file
@@ -85,7 +85,7 @@ class _Episodes:
 
     def __init__(
         self,
-        envs: RobosuiteVectorEnv,
+        envs: TaskVectorEnv,
         policy: ActingPolicy,
         states: NDArray[np.float64],
         seed: int,
@@ -157,7 +157,7 @@ def _jerk(actions: Sequence[NDArray[np.float32]]) -> float:
 
 
 def evaluate(
-    envs: RobosuiteVectorEnv,
+    envs: TaskVectorEnv,
     policy: ActingPolicy,
     states: NDArray[np.float64],
     seed: int,

@@ -24,7 +24,7 @@ from robot_rl.data.episode_notes import failed_or_helped
 from robot_rl.envs.appearance import without_appearance
 from robot_rl.envs.language_scenes import has_instructions, instructions_of_states
 from robot_rl.envs.task_env import TaskEnv
-from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.files.durable import make_folder, write_file
 
 VALIDATION: Final = "validation"
@@ -134,7 +134,7 @@ def states_path(task: str, split: Split = VALIDATION) -> Path:
 
 
 def load_states(
-    env: TaskEnv | RobosuiteVectorEnv, path: Path | None = None, split: Split = VALIDATION
+    env: TaskEnv | TaskVectorEnv, path: Path | None = None, split: Split = VALIDATION
 ) -> InitialStates:
     """Load the list of an environment's task and a split, or the file at `path`.
 
@@ -175,7 +175,7 @@ def load_states(
     return InitialStates(path.name, task, states, split if of_task else None)
 
 
-def describe_for(recorded: Mapping[str, Any], env: TaskEnv | RobosuiteVectorEnv) -> dict[str, Any]:
+def describe_for(recorded: Mapping[str, Any], env: TaskEnv | TaskVectorEnv) -> dict[str, Any]:
     """Description of an environment, without its random appearance if the recorded states have none."""
     here = env.describe()
     return here if "randomize" in recorded else without_appearance(here)

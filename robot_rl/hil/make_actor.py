@@ -16,7 +16,7 @@ from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.robot_state import SUCCESS
 from robot_rl.envs.robot_task import NO_SIMULATION, RobotTask
-from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv, ThreadVectorEnv
 from robot_rl.factory import make_vector_env
 from robot_rl.hardware.cameras.reader import camera_reader
 from robot_rl.hardware.client import RobotClient
@@ -152,7 +152,7 @@ class _EnvironmentBuilder:
     """Creates operator and environment of a job; `resources` closes what is opened."""
 
     job: ActorJob
-    envs: RobosuiteVectorEnv | RobotTask
+    envs: TaskVectorEnv | RobotTask
     display: OperatorDisplay
     stop: Callable[[], bool]
     say: Callable[[str], None]

@@ -111,7 +111,7 @@ class Verdict:
 
 
 class Gate:
-    """Share of a batch that is imagined."""
+    """Raises and lowers the imagined share of a batch, test after test of the model."""
 
     def __init__(self, largest: float) -> None:
         self.largest = largest

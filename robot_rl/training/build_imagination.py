@@ -8,7 +8,7 @@ import torch
 
 from robot_rl.data.replay import Replay
 from robot_rl.envs.robot_task import RobotTask
-from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.imagination.branches import Returns
 from robot_rl.imagination.config import (
     ImaginationConfig,
@@ -34,7 +34,7 @@ def build_imagination(
     method: OffPolicyMethod,
     learner: ReplayLearner,
     context: AgentContext,
-    envs: RobosuiteVectorEnv | RobotTask,
+    envs: TaskVectorEnv | RobotTask,
     demos: Replay | None,
     accept: tuple[str, ...] = (),
 ) -> Imagination:
@@ -146,7 +146,7 @@ def _check_imagination(
 def _build_world_model(
     config: ImaginationConfig,
     context: AgentContext,
-    envs: RobosuiteVectorEnv | RobotTask,
+    envs: TaskVectorEnv | RobotTask,
     chunk: int,
     accept: tuple[str, ...],
 ) -> WorldModel:

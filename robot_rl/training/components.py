@@ -20,7 +20,7 @@ from robot_rl.data.replay import Fields, Replay, SwitchCost
 from robot_rl.envs.action import repeated_in_hold
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.envs.robot_task import RobotTask
-from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.learning.config import OffPolicyConfig
@@ -71,7 +71,7 @@ class OfflineComponents:
 class OnPolicyComponents:
     """Components of `train_on_policy`."""
 
-    envs: RobosuiteVectorEnv
+    envs: TaskVectorEnv
     agent: Agent
     buffer: RolloutBuffer
     learner: OnPolicyLearner
@@ -81,7 +81,7 @@ class OnPolicyComponents:
 class OffPolicyComponents:
     """Components of a run of an off-policy method."""
 
-    envs: RobosuiteVectorEnv | RobotTask
+    envs: TaskVectorEnv | RobotTask
     agent: Agent
     replay: Replay
     sampler: MixedSampler
@@ -128,7 +128,7 @@ def build_on_policy(method: OnPolicyMethod, inputs: RunInputs, resources: ExitSt
         ValueError: if task, base and method do not fit together.
     """
     envs, context = build_context(method, inputs, resources)
-    assert isinstance(envs, RobosuiteVectorEnv)
+    assert isinstance(envs, TaskVectorEnv)
     agent = _build_agent(method, context, inputs.execution)
     normalize_states(agent.networks.encoder, context.base)
     learner = method.build_learner(agent, context)
@@ -220,7 +220,7 @@ def _learns_from_images(content: ReplayContent, context: AgentContext) -> bool:
 def _load_demonstrations(
     method: OffPolicyMethod,
     inputs: RunInputs,
-    envs: RobosuiteVectorEnv | RobotTask,
+    envs: TaskVectorEnv | RobotTask,
     context: AgentContext,
     fields: Fields,
     switch: SwitchCost,

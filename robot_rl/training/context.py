@@ -13,7 +13,7 @@ from robot_rl.data.replay import SwitchCost
 from robot_rl.envs.action import ActionSpec
 from robot_rl.envs.robot_task import RobotTask
 from robot_rl.envs.task import TaskConfig
-from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.factory import make_task_env, make_vector_env
 from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE
 from robot_rl.learning.processes import Processes
@@ -47,7 +47,7 @@ class RunInputs:
     device: torch.device
     accept: tuple[str, ...] = ()
     """Accepted differences between the recorded and the current environment."""
-    make_envs: Callable[[TaskConfig, int], RobosuiteVectorEnv] = make_vector_env
+    make_envs: Callable[[TaskConfig, int], TaskVectorEnv] = make_vector_env
     """Makes so many environments of the task."""
     robot: RobotTask | None = None
     """A real robot's task, in place of environments."""
@@ -68,7 +68,7 @@ class RunInputs:
 
 def build_context(
     method: AgentMethod, inputs: RunInputs, resources: ExitStack
-) -> tuple[RobosuiteVectorEnv | RobotTask, AgentContext]:
+) -> tuple[TaskVectorEnv | RobotTask, AgentContext]:
     """Load the frozen base and build the environments, which `resources` closes.
 
     The base and what RL trains may have different inputs: the state, or state and images.
@@ -122,7 +122,7 @@ def _encoder_spec(
     method: AgentMethod,
     base: BasePolicy,
     cameras: tuple[str, ...],
-    envs: RobosuiteVectorEnv | RobotTask,
+    envs: TaskVectorEnv | RobotTask,
     path: str,
 ) -> EncoderSpec:
     """What RL learns from. Raises ValueError if the base does not give it."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.errors import ServerLost
 from robot_rl.imagination.planning import Planner
 from robot_rl.learning.config import OffPolicyConfig
@@ -30,7 +30,7 @@ def train_off_policy(
     the critics. Before it only the base acts, and nothing is evaluated.
     """
     envs, policy, learner = components.envs, components.agent.policy, components.learner
-    assert isinstance(envs, RobosuiteVectorEnv)
+    assert isinstance(envs, TaskVectorEnv)
     seen = components.learns_from_images
     rollout = TrainingRollout(envs, policy, run.logger, seed, with_base_samples=True, learns_from_images=seen)
     updater = Updater(config, components, run)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from robot_rl.data.decision_replay import NO_DECISION
 from robot_rl.envs.observation import Observation
-from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.errors import ServerLost
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.chunk_runner import PolicyOutput
@@ -56,7 +56,7 @@ class TrainingRollout(Rollout[NDArray[Any]]):
 
     def __init__(
         self,
-        envs: RobosuiteVectorEnv,
+        envs: TaskVectorEnv,
         policy: ActingPolicy,
         logger: EpisodeLog,
         seed: int,

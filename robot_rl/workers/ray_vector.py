@@ -11,7 +11,7 @@ import numpy as np
 
 from robot_rl.envs.env_group import EnvInterface, EpisodeStart, StepBuffers
 from robot_rl.envs.task import TaskConfig
-from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.errors import UserError
 from robot_rl.hardware.plugins import inherited_plugins
 from robot_rl.launchers.ray_nodes import connect
@@ -38,7 +38,7 @@ class _Worker:
     actor: "ActorHandle"
 
 
-class RayVectorEnv(RobosuiteVectorEnv):
+class RayVectorEnv(TaskVectorEnv):
     """N environments in workers on a Ray cluster, stepped together with one call to each worker.
 
     Results are those of `ThreadVectorEnv`, to the bit on processors of the same kind, and depend neither on
@@ -167,9 +167,7 @@ class RayVectorEnv(RobosuiteVectorEnv):
         return SimulationJob(self._task, len(worker.indices), inherited_plugins(), installed_software())
 
 
-def cluster_envs(
-    config: SimulationsConfig, closing: ExitStack
-) -> Callable[[TaskConfig, int], RobosuiteVectorEnv]:
+def cluster_envs(config: SimulationsConfig, closing: ExitStack) -> Callable[[TaskConfig, int], TaskVectorEnv]:
     """Connect to a cluster until `closing` is closed, and return what makes environments there.
 
     Raises:

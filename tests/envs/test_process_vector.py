@@ -18,7 +18,7 @@ from robot_rl.cli.compose import load_group
 from robot_rl.envs.process_vector import ProcessVectorEnv
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
-from robot_rl.envs.vector import RobosuiteVectorEnv, ThreadVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv, ThreadVectorEnv
 from robot_rl.factory import make_vector_env
 
 HORIZON = 6
@@ -57,7 +57,7 @@ def actions(count: int) -> np.ndarray:
     return 2 * np.random.default_rng(0).uniform(-1, 1, (count, NUM_ENVS, 7)).astype(np.float32)
 
 
-def life(vector: RobosuiteVectorEnv) -> list[np.ndarray]:
+def life(vector: TaskVectorEnv) -> list[np.ndarray]:
     """All that is to be seen of several episodes, begun by mask with seeds and with states."""
     seen = [vector.reset(seed=3)[0]["state"]]
     rng = np.random.default_rng(0)
@@ -120,7 +120,7 @@ def test_what_is_refused_is_refused_as_in_threads(
 ) -> None:
     bad = actions(1)[0]
     bad[1, 3] = np.nan
-    refused: list[Callable[[RobosuiteVectorEnv], object]] = [
+    refused: list[Callable[[TaskVectorEnv], object]] = [
         lambda vector: vector.step(bad),
         lambda vector: vector.step(bad[:1]),
         lambda vector: vector.step(bad[:, :6]),

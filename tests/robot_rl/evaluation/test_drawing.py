@@ -9,7 +9,7 @@ import torch
 
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.task import TaskConfig
-from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.evaluation.evaluate import evaluate
 from robot_rl.factory import make_vector_env
 from robot_rl.policies.acting import ActingPolicy
@@ -53,7 +53,7 @@ def test_only_frames_that_a_decision_reads_are_drawn(
 
     saving = run()
     assert np.flatnonzero(saving.drawn).tolist() == drawn
-    monkeypatch.setattr(RobosuiteVectorEnv, "draw_next", lambda *_: None)
+    monkeypatch.setattr(TaskVectorEnv, "draw_next", lambda *_: None)
     always = run()
     assert all(always.drawn)
     np.testing.assert_array_equal(saving.actions, always.actions)

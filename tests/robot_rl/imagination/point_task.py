@@ -20,7 +20,7 @@ from robot_rl.envs.action import ActionDim, spec_to_list
 from robot_rl.envs.env_group import EnvInterface, EpisodeStart
 from robot_rl.envs.observation import ObservationSpec, observation_space
 from robot_rl.envs.task import TaskConfig
-from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.imagination.branches import Returns
 from robot_rl.imagination.config import ImaginationConfig, LatentModelConfig
 from robot_rl.imagination.episodes import Episode
@@ -55,7 +55,7 @@ ENVIRONMENT = {
 }
 
 
-class PointEnvs(RobosuiteVectorEnv):
+class PointEnvs(TaskVectorEnv):
     """N points; a camera sees each as a pixel whose colour is its position."""
 
     def __init__(self, num_envs: int, *, camera: bool = False) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.renderer import EnvCameraRenderer
 from robot_rl.envs.task import TaskConfig
-from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.errors import UserError
 from robot_rl.factory import make_env
 from robot_rl.launchers.software import installed_software
@@ -127,7 +127,7 @@ def test_the_base_is_asked_and_cameras_are_rendered_once_per_chunk(
     assert_same(state, final_state(tmp_path / "resumed"))
     assert metrics(tmp_path / "few") == metrics(tmp_path / "resumed")
 
-    monkeypatch.setattr(RobosuiteVectorEnv, "draw_next", lambda *_: None)
+    monkeypatch.setattr(TaskVectorEnv, "draw_next", lambda *_: None)
     train("all", STEPS)
     assert watch.rendered == 2 * ENVS * (HORIZON + 1) + ENVS
     assert_same(state["learner"], final_state(tmp_path / "all")["learner"])

@@ -14,7 +14,7 @@ from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
 from robot_rl.data.dataset import Windows
 from robot_rl.envs.renderer import EnvCameraRenderer
-from robot_rl.envs.vector import RobosuiteVectorEnv
+from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.factory import make_env
 from robot_rl.learning import augmentation
 from robot_rl.learning.augmentation import augment_images, random_shift
@@ -276,7 +276,7 @@ def test_training_from_states_renders_only_images_that_the_base_reads(
 
     few = train("few", 36)
     train("resumed", 22, 36)
-    monkeypatch.setattr(RobosuiteVectorEnv, "draw_next", lambda *_: None)
+    monkeypatch.setattr(TaskVectorEnv, "draw_next", lambda *_: None)
     # One frame of four, and those of resets.
     assert few < 0.6 * train("all", 36)
     state = final_state(tmp_path / "few")
