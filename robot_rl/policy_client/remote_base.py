@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robot_rl.envs.instruction import INSTRUCTION, INSTRUCTION_BYTES
+from robot_rl.envs.instruction import INSTRUCTION, INSTRUCTION_BYTES, encode_instruction
 from robot_rl.policies.bases.base_policy import (
     BasePolicy,
     BaseSpec,
@@ -101,6 +101,17 @@ class RemoteBase(BasePolicy):
     @property
     def example_instruction(self) -> str:
         return self._server.example_instruction or super().example_instruction
+
+    def check_instruction(self, text: str) -> None:
+        """See `BasePolicy.check_instruction`: the server is asked about an observation with it."""
+        if not self.spec.instruction:
+            return
+        obs = random_observations(self, 1)
+        told = torch.from_numpy(encode_instruction(text))
+        try:
+            self.sample({**obs, INSTRUCTION: told.expand(1, self.spec.obs_steps, -1)})
+        except PolicyLost as error:
+            raise ValueError(str(error)) from None
 
     @torch.no_grad()
     def sample(
@@ -225,6 +236,7 @@ def _load(directory: Path, record: Record) -> RemoteBase:
             f"{config.url} serves another policy than {directory} was made with: serve that one, or change "
             "the url in its policy.json"
         )
+    base.check_noise()
     return base
 
 

@@ -113,6 +113,10 @@ def test_instructions_reach_the_served_policy() -> None:
         noise = policy.draw_noise(1, generator=torch.Generator().manual_seed(0)).expand(2, -1, -1, -1)
         found = base.sample({**obs, "instruction": text}, noise=noise).actions
         assert torch.equal(found, policy.sample({**obs, "instruction": text}, noise=noise).actions)
+        base.check_instruction("stay")
+        with pytest.raises(ValueError, match="wash") as caught:
+            base.check_instruction("wash up")
+        assert "\n" not in str(caught.value)
 
 
 def test_the_range_of_the_training_data_is_that_of_the_served_policy() -> None:
