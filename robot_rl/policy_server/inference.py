@@ -152,9 +152,9 @@ class PolicyInference:
         replies: list[dict[str, Any]] = [{}] * len(queries)
         kinds = [(query.samples, FEATURES in query.obs) for query in queries]
         for kind in dict.fromkeys(kinds):
-            rows = [i for i, other in enumerate(kinds) if other == kind]
-            for i, reply in zip(rows, self._batch([queries[i] for i in rows]), strict=True):
-                replies[i] = reply
+            for part in _parts([i for i, other in enumerate(kinds) if other == kind], queries):
+                for i, reply in zip(part, self._batch([queries[i] for i in part]), strict=True):
+                    replies[i] = reply
         return replies
 
     def _batch(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
@@ -164,7 +164,7 @@ class PolicyInference:
             name: torch.from_numpy(np.concatenate([query.obs[name] for query in queries])).to(device)
             for name in queries[0].obs
         }
-        counts = [len(next(iter(query.obs.values()))) for query in queries]
+        counts = [query.rows for query in queries]
         if self.tuned:
             generators = [
                 generator
@@ -239,6 +239,20 @@ class PolicyInference:
         except ValueError as error:
             raise MessageError(str(error)) from error
         return encoded.copy()
+
+
+def _parts(numbers: Sequence[int], queries: Sequence[Query]) -> list[list[int]]:
+    """Numbers of queries in parts that together ask for no more than a single query may."""
+    parts: list[list[int]] = []
+    rows = chunks = MAX_CHUNKS
+    for number in numbers:
+        query = queries[number]
+        rows, chunks = rows + query.rows, chunks + query.rows * query.samples
+        if rows > MAX_ROWS or chunks > MAX_CHUNKS:
+            parts.append([])
+            rows, chunks = query.rows, query.rows * query.samples
+        parts[-1].append(number)
+    return parts
 
 
 def _reply(query: Query, **arrays: Tensor | None) -> dict[str, Any]:

@@ -46,6 +46,11 @@ class Query:
     prompts: tuple[str, ...] = ()
     """The B instructions, for a policy that is given them as text."""
 
+    @property
+    def rows(self) -> int:
+        """B, the number of its observations."""
+        return len(next(iter(self.obs.values())))
+
 
 class RequestReader:
     """Reads the parts of a request; every method raises MessageError, with one line for the client."""

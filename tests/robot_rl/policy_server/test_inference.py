@@ -1,5 +1,6 @@
 """What a policy server answers: the policy's own actions, and one line about a request it cannot use."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from robot_rl.policies.bases.vla import VLAConfig, VLAPolicy
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policy_client.codec import MessageError
+from robot_rl.policy_server import inference
 from robot_rl.policy_server.inference import PolicyInference
+from robot_rl.policy_server.requests import Query
 from tests.robot_rl.policy_server.small_policies import (
     ACTION,
     CAMERA,
@@ -115,6 +118,26 @@ def test_one_request_asks_for_a_bounded_number_of_chunks(base: PolicyInference) 
     for asked in ({"__num_samples__": 17}, {"__noise__": np.zeros((256, 17, HORIZON, ACTION), np.float32)}):
         with pytest.raises(MessageError, match="256 observations of 17 samples each are too much"):
             base.check({"state": states, "__batch__": 256, **asked})
+
+
+def test_requests_together_are_answered_in_passes_as_large_as_that_of_one(
+    base: PolicyInference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inference, "MAX_ROWS", 3)
+    passes: list[int] = []
+    answer = PolicyInference._batch
+
+    def watched(self: PolicyInference, queries: Sequence[Query]) -> list[dict[str, Any]]:
+        passes.append(sum(query.rows for query in queries))
+        return answer(self, queries)
+
+    requests = [{**observation(i), "__noise__": noise(i, 1)} for i in range(7)]
+    alone = [infer(base, request)[0]["actions"] for request in requests]
+    monkeypatch.setattr(PolicyInference, "_batch", watched)
+    together = infer(base, *requests)
+    assert passes == [3, 3, 1]
+    for mine, reply in zip(alone, together, strict=True):
+        np.testing.assert_allclose(reply["actions"], mine, atol=1e-6)
 
 
 def test_repeated_noise_is_that_noise_at_every_step(base: PolicyInference) -> None:
