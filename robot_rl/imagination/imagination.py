@@ -98,8 +98,9 @@ class Imagination:
         if not sample_base.is_queryable:
             assert isinstance(learner, CandidatesLearner)
             self.chunks = 1
-            self.episode_fields = tuple(name for name in fields if name.startswith("base_sample"))
-            self.values = self._learned_values = LearnedValues(learner, base.spec.state_size, seed)
+            self.episode_fields += tuple(name for name in fields if name.startswith("base_sample"))
+            size = self.layout.size(base.feature_size)
+            self.values = self._learned_values = LearnedValues(learner, self.layout, size, seed)
         trace = config.trace if config.returns == "expansion" else None
         queried = sample_base if sample_base.is_queryable else None
         blind = config.ignore_uncertainty

@@ -32,6 +32,14 @@ class Layout:
         """Fields of a replay's rows that a vector has besides the state."""
         return (FEATURES,) if self.frames else ()
 
+    def size(self, features: int | None) -> int:
+        """Size V of a vector, of a base with D features."""
+        if not self.frames:
+            return self.state
+        assert features is not None
+        known = self.features_of_state(torch.zeros(1, self.state)).shape[1]
+        return self.state + features // self.frames - known
+
     def vectors(self, rows: Mapping[str, Tensor]) -> Tensor:
         """Vectors [T, V] of a replay's rows; of stored versions that of the images as they are."""
         seen = {"state": rows["state"].cpu()}

@@ -1,9 +1,8 @@
 """Values of states that a world model predicts, from which targets of imagined chunks bootstrap.
 
-A base in this process is queried at predicted states or features (`QueriedValues`). For other bases, and for
-those that use images where only states are predicted,
-V regresses what the critics' own targets bootstrap from at real states, of which the replay has samples of
-the base (`LearnedValues`):
+A base in this process is queried at predicted states or features (`QueriedValues`). For one behind a server,
+and for one that uses images where only states are predicted, V regresses what the critics' own targets
+bootstrap from at real states, of which the replay has samples of the base (`LearnedValues`):
 
     L_V = (V(s') - max over stored samples and their corrections A' of min_{j in subset} Q'_j(s', A'))^2
 """
@@ -17,8 +16,10 @@ from torch import Tensor, nn
 
 from robot_rl.data.replay import Batch
 from robot_rl.imagination.layout import Layout
+from robot_rl.learning.augmentation import augment_images
 from robot_rl.learning.critics import gradient_step
 from robot_rl.learning.learner import CandidatesLearner, ChunkLearner
+from robot_rl.learning.off_policy import observation
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.chunk_runner import sample_base
 from robot_rl.policies.nets.actors import trunk
@@ -57,7 +58,7 @@ class BaseSampler:
     @property
     def is_queryable(self) -> bool:
         """Whether the base can be asked at predicted states."""
-        return bool(self.layout.frames) or self.base.is_queryable
+        return self.base.is_queryable or (bool(self.layout.frames) and not self.base.is_remote)
 
     @torch.no_grad()
     def __call__(self, frames: Tensor, generator: torch.Generator) -> Chunk:
@@ -88,13 +89,21 @@ class QueriedValues:
 class LearnedValues(nn.Module):
     """V(s), which learns from each real batch what the critics bootstrap from there."""
 
-    def __init__(self, learner: CandidatesLearner, state_size: int, seed: int) -> None:
+    def __init__(self, learner: CandidatesLearner, layout: Layout, size: int, seed: int) -> None:
+        """Build the network.
+
+        Args:
+            learner: whose bootstrap it learns.
+            layout: of the model's vectors.
+            size: of such a vector, S.
+            seed: of the weights.
+        """
         super().__init__()
-        self.learner = learner
+        self.learner, self.layout = learner, layout
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.net = nn.Sequential(trunk(state_size, _HIDDEN), nn.Linear(_HIDDEN[-1], 1))
-        self.norm = StateNorm(state_size)
+            self.net = nn.Sequential(trunk(size, _HIDDEN), nn.Linear(_HIDDEN[-1], 1))
+        self.norm = StateNorm(size)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), _LR, fused=True)
         self.updates = 0
 
@@ -105,15 +114,17 @@ class LearnedValues(nn.Module):
 
     def update(self, real: Batch, generator: torch.Generator) -> None:
         """One gradient step towards the learner's bootstrap at the next states of a real batch."""
-        target = self.learner.bootstrap_value(real, generator)
-        loss = (self._value(real["next.state"]) - target).square().mean()
+        target = self.learner.bootstrap_value(augment_images(real, generator), generator)
+        seen = self.layout.vectors(observation(real, "next."))
+        loss = (self._value(seen) - target).square().mean()
         gradient_step(self.optimizer, loss, list(self.net.parameters()), math.inf)
         self.updates += 1
 
     @torch.no_grad()
     def complete(self, imagined: Batch) -> Batch:
         """Imagined transitions with whole targets, R + gamma^len V(s'), from which nothing bootstraps."""
-        reward = imagined["reward"] + imagined["discount"] * self._value(imagined["next.state"])
+        value = self._value(self.layout.newest(observation(imagined, "next.")))
+        reward = imagined["reward"] + imagined["discount"] * value
         return {**imagined, "reward": reward, "discount": torch.zeros_like(reward)}
 
     def checkpoint(self) -> dict[str, Any]:

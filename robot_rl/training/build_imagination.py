@@ -4,8 +4,6 @@ import sys
 from functools import partial
 from itertools import accumulate
 
-import torch
-
 from robot_rl.data.replay import Replay
 from robot_rl.envs.robot_task import RobotTask
 from robot_rl.envs.vector import TaskVectorEnv
@@ -69,7 +67,7 @@ def build_imagination(
     layout = Layout(spec.state_size, frames, copies, context.base.features_of_state)
     samples = BaseSampler(context.base, max(method.replay_content.base_samples, 1), chunk, layout)
     fields = method.replay_content.policy_fields
-    build_model = partial(_build_world_model, config, context, envs, chunk, accept)
+    build_model = partial(_build_world_model, config, context, envs, layout, chunk, accept)
     imagination = Imagination(config, build_model, learner, samples, returns, fields, context.seed)
     for stream in range(demos.streams if demos else 0):
         assert demos
@@ -86,11 +84,6 @@ def _check_encoder(config: ImaginationConfig, context: AgentContext) -> None:
             raise ValueError(
                 f"{label} predicts features of the base, which the policy has to see: add "
                 "method.encoder=base, or use imagination=state for a policy that sees the state alone"
-            )
-        if context.base.is_remote:
-            raise ValueError(
-                f"{label} asks the base at predicted features all the time, for which a server is too slow: "
-                "leave it out, or use a base in this process"
             )
         return
     if encoder.features:
@@ -109,8 +102,8 @@ def _check_imagination(
     config: ImaginationConfig, method: OffPolicyMethod, learner: ChunkLearner, context: AgentContext
 ) -> None:
     name, base, label = method.config.name, context.base, f"imagination={config.name}"
-    # Of features the base is asked without images.
-    queried = base.is_queryable or bool(context.encoder.features)
+    # Of features a base in this process is asked without images.
+    queried = base.is_queryable or bool(context.encoder.features and not base.is_remote)
     if context.device.type != "cpu":
         raise ValueError(f"{label} runs on the CPU: add device=cpu, or leave out imagination")
     if method.replay_content.decisions_only:
@@ -120,7 +113,7 @@ def _check_imagination(
         )
     if not queried and not isinstance(learner, CandidatesLearner):
         raise ValueError(
-            f"the base uses images or is a server, so that {label} cannot query it at predicted states: use "
+            f"the base uses images or is a server, so that {label} cannot query it at predictions: use "
             "method=residual_chunk or expo, which learn from its samples at real states"
         )
     if queried and base.spec.obs_steps > 2:
@@ -147,6 +140,7 @@ def _build_world_model(
     config: ImaginationConfig,
     context: AgentContext,
     envs: TaskVectorEnv | RobotTask,
+    layout: Layout,
     chunk: int,
     accept: tuple[str, ...],
 ) -> WorldModel:
@@ -162,9 +156,8 @@ def _build_world_model(
     keys = zip(observed.state_keys, observed.state_dims, offsets, strict=False)
     quaternions = tuple(at for key, size, at in keys if key.endswith("quat") and size == 4)
     if isinstance(config, LatentModelConfig):
-        known = context.base.features_of_state(torch.zeros(1, spec.state_size)).shape[1]
-        features = context.encoder.features // spec.obs_steps - known
-        sizes = spec.state_size + features, spec.action_size
+        size = layout.size(context.encoder.features)
+        features, sizes = size - spec.state_size, (size, spec.action_size)
         latent = LatentShape(*sizes, chunk, quaternions, features, fingerprint(context.base))
         return LatentModel(config, latent, context.device, context.seed)
     shape = Shape(spec.state_size, spec.action_size, chunk, quaternions)

@@ -73,6 +73,31 @@ def test_the_base_is_asked_at_the_features_of_predicted_frames(tmp_path: Path) -
     torch.testing.assert_close(rows["next.base_samples"], expected.actions)
 
 
+def test_around_a_served_base_branches_have_one_chunk_of_its_stored_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FeatureBase, "is_remote", True)
+    run = PointRun(tmp_path, steps=1200, imagination=SMALL, model=lambda _: LatentOracle(), features=True)
+    imagination = run.train().imagination
+    assert imagination
+    assert imagination.gate.share > 0
+    assert imagination.sample_base.queries == 0
+    part = imagination.sample(300)
+    assert part
+    rows = part.rows
+    # The targets are complete: V of what is predicted, state and features, stands for the next chunks.
+    assert not rows["discount"].any()
+    vectors = torch.cat([rows["next.state"], rows["next.features"][:, 0]], 1)
+    values = imagination.values(vectors[:, None].repeat(1, 2, 1), imagination.generator)
+    gamma, reward = imagination.returns.gamma, rows["reward"]
+    succeeded = (reward[:, None] - gamma ** torch.arange(float(CHUNK))).abs().amin(1) < 1e-6
+    assert not succeeded.all()
+    torch.testing.assert_close(reward[~succeeded], gamma**CHUNK * values[~succeeded])
+    episode = next(each for each in imagination.episodes if each.base_samples)
+    assert episode.base_samples
+    assert len(episode.base_samples.actions) == len(episode.states)
+
+
 @pytest.mark.parametrize("name", ["residual_chunk", "expo", "dsrl_na", "residual"])
 def test_methods_learn_from_imagined_features(name: str, tmp_path: Path) -> None:
     method = small_method(name)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from robot_rl.imagination.layout import Layout
 from robot_rl.imagination.values import LearnedValues
 from robot_rl.learning.learner import CandidatesLearner
 from robot_rl.methods.residual_chunk import ResidualChunkLearner
@@ -48,7 +49,7 @@ def test_values_learn_the_best_of_stored_and_corrected_samples(tmp_path: Path) -
     # Both critics are in each target, so that nothing in it is random.
     best = torch.stack([learner.critics.target_value(state, chunk) for chunk in candidates]).amax(0)
     assert isinstance(learner, CandidatesLearner)
-    values, generator = LearnedValues(learner, 2, 0), torch.Generator().manual_seed(0)
+    values, generator = LearnedValues(learner, Layout(2), 2, 0), torch.Generator().manual_seed(0)
     torch.testing.assert_close(learner.bootstrap_value(batch, generator), best)
     for _ in range(150):
         values.update(batch, generator)

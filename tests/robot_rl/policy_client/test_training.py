@@ -213,10 +213,10 @@ def test_methods_that_run_the_base_in_updates_on_observations_refuse_a_server(
             with pytest.raises(UserError, match=words):
                 robot_rl("train", *options, "base=remote", f"base.url={url}", f"runs_dir={tmp_path}")
         imagined = ("method.encoder=base", "imagination=latent", "device=cpu", f"data={demonstrations}")
-        with pytest.raises(UserError, match="for which a server is too slow"):
+        with pytest.raises(UserError, match="a server, so that imagination=latent cannot query it at pred"):
             robot_rl(
                 "train",
-                "method=residual_chunk",
+                "method=residual",
                 "base=remote",
                 f"base.url={url}",
                 f"runs_dir={tmp_path}",
