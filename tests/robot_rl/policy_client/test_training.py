@@ -105,9 +105,12 @@ def test_a_run_is_the_same_with_the_base_behind_a_server_that_is_lost_twice(
     base_run: Path,
     demonstrations: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     common = (*METHODS[method], f"data={demonstrations}", f"runs_dir={tmp_path}", "log_every=4")
     robot_rl("train", *common, f"base={base_run}", "name=local")
+    hint = "method.windows=decisions or asynchronous=naive ask it once per chunk"
+    assert hint not in capsys.readouterr().err
     port = 0
     for lose_at in ("decision", "end", ""):
         server, url = serve(base_run, port)
@@ -123,6 +126,7 @@ def test_a_run_is_the_same_with_the_base_behind_a_server_that_is_lost_twice(
         finally:
             server.close()
     assert_same(tmp_path / "local", tmp_path / "remote")
+    assert (hint in capsys.readouterr().err) == (method in ("expo", "dsrl_na of features"))
 
 
 @pytest.mark.parametrize(
