@@ -147,6 +147,22 @@ def test_chunks_may_be_computed_while_the_arm_moves(lift: str, policy: Path) -> 
     assert state_of(lift) == (Mode.IDLE, "")
 
 
+def test_chunks_may_arrive_steps_after_their_request(
+    lift: str, demonstrations: Path, tmp_path: Path, robot_rl: RunCommand
+) -> None:
+    delay, long = 4, ("base.horizon=12", "base.execute=4", "base.max_prefix=4")
+    run = (f"data={demonstrations}", f"runs_dir={tmp_path}", "name=long", "method.steps=1", "threads=1")
+    robot_rl("train", "method=bc", *SMALL_BASE, *long, *run)
+    policy = short(tmp_path / "long", tmp_path / "short")
+    more = (f"robot={lift}", "episodes=2", "asynchronous=prefix", f"delay={delay}", "horizon=20")
+    assert main(["deploy", f"policy={policy}", *more]) == 0
+    record = read(policy)
+    assert (record["asynchronous"], record["delay"], record["ended"]) == ("prefix", delay, "done")
+    assert all(episode["steps"] == 20 or episode["interrupted"] for episode in record["episodes"])
+    assert all(episode["holds"] <= episode["steps"] for episode in record["episodes"])
+    assert state_of(lift) == (Mode.IDLE, "")
+
+
 @pytest.mark.parametrize(("threshold", "success", "steps"), [(-1e9, True, 1), (1e9, False, STEPS)])
 def test_a_classifier_may_judge_success(
     lift: str,
