@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ import torch
 from robot_rl.cli.progress import ProgressReporter
 from robot_rl.cli.progress import progress as progress_bar
 from robot_rl.cli.signals import stop_on_signal
+from robot_rl.commands import train_config
+from robot_rl.commands.train_config import Config, check_options, output_directory, resolved
 from robot_rl.data.dataset import Dataset
 from robot_rl.envs.external.process import EnvironmentLost
 from robot_rl.envs.robot_task import RobotTask, RobotTaskConfig
@@ -25,32 +27,15 @@ from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.errors import ServerLost, UserError, mistakes
 from robot_rl.evaluation.saved_policies import keep_policy
 from robot_rl.factory import make_vector_env
-from robot_rl.hil.config import SCRIPTED, HilConfig
-from robot_rl.hil.config_check import check_hil_config
 from robot_rl.hil.learner import train_hil
-from robot_rl.imagination.config import (
-    ImaginationConfig,
-    LatentModelConfig,
-    RemoteModelConfig,
-    StateModelConfig,
-)
+from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.launchers.software import installed_software
-from robot_rl.learning.config import STATE_ALONE, STEPS
-from robot_rl.learning.processes import (
-    AccelerateConfig,
-    Accelerated,
-    Processes,
-    ProcessLost,
-    launched_processes,
-    others_lost,
-)
+from robot_rl.learning.processes import Accelerated, Processes, ProcessLost, others_lost
 from robot_rl.machine import keep_freed_memory
 from robot_rl.methods.method import OfflineMethod, OffPolicyMethod, OnPolicyMethod
-from robot_rl.methods.registry import METHODS, Method, build_method
+from robot_rl.methods.registry import Method, build_method
 from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.finetuned.finetuned_policy import save_finetuned
-from robot_rl.policies.registry import BASES
-from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.runs import check_run, list_checkpoints, now, open_run, write_run_record, write_text
 from robot_rl.saved_policies.loading import EXECUTION, choose_device
 from robot_rl.training.components import (
@@ -61,7 +46,7 @@ from robot_rl.training.components import (
     build_offline,
     build_on_policy,
 )
-from robot_rl.training.context import RunBase, RunInputs
+from robot_rl.training.context import RunInputs
 from robot_rl.training.logger import RunLogger
 from robot_rl.training.loop import Intervals, NotFinite, Run
 from robot_rl.training.off_policy import train_off_policy
@@ -69,93 +54,12 @@ from robot_rl.training.offline import train_offline
 from robot_rl.training.on_policy import train_on_policy
 from robot_rl.training.periodic_evaluation import PeriodicEvaluation, TrainingClock
 from robot_rl.training.provenance import current_code, describe_sessions
-from robot_rl.training.trackers import check_tracker
-from robot_rl.workers.config import WorkersConfig, check_workers_config
+from robot_rl.workers.config import WorkersConfig
 from robot_rl.workers.ray_vector import cluster_envs
 from robot_rl.workers.training import train_with_workers
 
-GROUPS: dict[str, dict[str, type]] = {
-    "task": {"robot": RobotTaskConfig, "*": TaskConfig},
-    "method": {name: method.config_type for name, method in METHODS.items()},
-    "hil": {"on": HilConfig},
-    "imagination": {"state": StateModelConfig, "latent": LatentModelConfig, "remote": RemoteModelConfig},
-    "workers": {"ray": WorkersConfig},
-    "accelerate": {"on": AccelerateConfig},
-    "base": {
-        **{name: base.config for name, base in BASES.items()},
-        "run": RunBase,
-        "remote": RemoteConfig,
-    },
-}
-
-
+GROUPS = train_config.GROUPS
 Components = OfflineComponents | OnPolicyComponents | OffPolicyComponents
-
-
-@dataclass
-class Config:
-    task: Any = None
-    """Task to learn; `robot` for a real robot's, of which data=… says what is observed and done."""
-    method: Any = None
-    """Training method."""
-    base: Any = None
-    """Base policy to train (method=bc), or the run of one to improve or to train further, base=runs/…, or
-    `remote` for one behind a policy server."""
-    hil: Any = None
-    """`on` for a separate actor process and human interventions."""
-    imagination: Any = None
-    """`state` for imagined transitions from a world model of states, learned during training, `latent` for
-    those of a model of the base's features (method.encoder=base), or `remote` for those of a model in another
-    process."""
-    workers: Any = None
-    """`ray` for environments in processes on the machines of a Ray cluster."""
-    accelerate: Any = None
-    """`on` to train a base policy in several processes, which torchrun starts, or with mixed precision."""
-    data: str | None = None
-    """Dataset of demonstrations."""
-    name: str = "${task.name}_${method.name}_s${seed}"
-    """Name of the run's directory."""
-    runs_dir: str = "runs"
-    """Folder of the runs."""
-    seed: int = 0
-    """Seed of everything random."""
-    device: str = "auto"
-    """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
-    threads: int = 1
-    """CPU threads of torch; small networks gain little from more."""
-    log_every: int = 200
-    """Steps between rows of learning metrics."""
-    checkpoint_every: int = 5000
-    """Steps between checkpoints."""
-    eval_every: int = 0
-    """Environment steps between evaluations on the task's validation states; 0 for none."""
-    eval_episodes: int = 100
-    """Number of validation states for such an evaluation."""
-    save_every: int = 0
-    """Environment steps between policies saved in `policies/`, for `robot-rl eval saved=true`; 0 for none."""
-    logger: str = "tensorboard"
-    """Where metrics are shown besides metrics.csv: `tensorboard`, `wandb` or `trackio`."""
-    asynchronous: str = "off"
-    """How a slow base acts, `naive`, `blend`, `prefix` or `guided`: what RL adds learns with the delay."""
-    delay: int = 0
-    """With asynchronous: control steps from an observation to the chunk that is computed from it."""
-    accept: list[str] = field(default_factory=list)
-    """Accepted differences between the recorded and the current environment, e.g. [versions]."""
-
-    def __post_init__(self) -> None:
-        check_tracker(self.logger)
-        for name in ("log_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: choose 1 or more steps")
-        for name in ("eval_every", "save_every"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)}: it cannot be negative")
-        AsyncOptions(self.asynchronous, self.delay)
-
-
-def output_directory(config: Config) -> Path:
-    """Directory of the run."""
-    return Path(config.runs_dir) / config.name
 
 
 def run(config: Config) -> None:
@@ -366,125 +270,6 @@ def policy_saver(method: Method, components: Components, execution: AsyncOptions
         **({EXECUTION: asdict(execution)} if execution else {}),
     }
     return lambda directory: save_finetuned(networks, directory / "policy", meta)
-
-
-def check_options(config: Config) -> None:
-    """Raises ValueError for options that do not go together."""
-    if config.asynchronous != "off":
-        _check_asynchronous(config)
-    _check_processes(config)
-    if config.hil:
-        check_hil_config(config.hil, config.method)
-    _check_robot_task(config)
-    if config.imagination and not issubclass(METHODS[config.method.name], OffPolicyMethod):
-        raise ValueError(
-            f"method={config.method.name} does not learn from a replay: leave imagination out, or use "
-            "residual_chunk, expo, dsrl_na or residual"
-        )
-    if config.imagination and config.hil and config.hil.takeover_fails:
-        raise ValueError(
-            "hil.takeover_fails=true ends episodes where a person takes over, which a world model does not "
-            "know: leave it or imagination out"
-        )
-    acts_elsewhere = config.hil or (config.workers and not config.workers.lockstep)
-    if config.imagination and config.imagination.planning and acts_elsewhere:
-        raise ValueError(
-            "imagination.planning=true needs the model where the policy acts, which is another process here: "
-            "leave it out"
-        )
-    if config.hil and config.workers:
-        raise ValueError("hil=on has its own actors, each of which drives one arm: leave workers out")
-    if not issubclass(METHODS[config.method.name], OfflineMethod):
-        if config.workers:
-            check_workers_config(config.workers, config.method, config.base)
-        return
-    if config.workers:
-        raise ValueError(f"method={config.method.name} takes no environment steps: leave workers out")
-    asked = next((name for name in ("eval_every", "save_every") if getattr(config, name)), None)
-    if asked:
-        raise ValueError(
-            f"{asked} counts environment steps, and method={config.method.name} takes none: "
-            "leave it out, and measure the result with `robot-rl eval`"
-        )
-
-
-def _check_robot_task(config: Config) -> None:
-    method = METHODS[config.method.name]
-    if not isinstance(config.task, RobotTaskConfig):
-        acts = not issubclass(method, OfflineMethod) or method.acts
-        recorded = Dataset(Path(config.data)).environment if config.data and acts else {"env": ""}
-        if "env" not in recorded and not config.accept:
-            raise ValueError(
-                f"dataset {config.data} is of the robot {recorded['robot']}, and task={config.task.name} is "
-                "simulated: add task=robot"
-            )
-        return
-    if not config.data:
-        raise ValueError("task=robot takes observations and actions from a dataset of the robot: add data=…")
-    if issubclass(method, OfflineMethod):
-        return
-    if not config.hil:
-        raise ValueError(
-            "task=robot has no simulation to act in: add hil=on hil.robot=… (docs/interventions.md)"
-        )
-    if config.hil.operator == SCRIPTED:
-        raise ValueError("hil.operator=scripted is an expert of simulated tasks: choose a device, or none")
-    if config.eval_every:
-        raise ValueError("eval_every evaluates in simulation, and task=robot has none: leave it out")
-
-
-def _check_processes(config: Config) -> None:
-    method = METHODS[config.method.name]
-    distributes = issubclass(method, OfflineMethod) and method.distributes
-    if config.accelerate and not distributes:
-        raise ValueError(
-            f"accelerate=on trains base policies (method=bc), not method={config.method.name}: leave it out"
-        )
-    if not config.accelerate and (count := launched_processes()) > 1:
-        advice = "add accelerate=on" if distributes else f"start method={config.method.name} without torchrun"
-        raise ValueError(f"{count} processes were started (WORLD_SIZE), which would train the same: {advice}")
-
-
-def _check_asynchronous(config: Config) -> None:
-    name = config.method.name
-    if issubclass(METHODS[name], OfflineMethod):
-        raise ValueError(
-            f"asynchronous={config.asynchronous} is for methods that act, method={name} learns from data: "
-            "leave it out here, and give it to `eval` and to the training around this base"
-        )
-    if config.workers and not config.workers.lockstep:
-        raise ValueError("asynchronous=… is not there with workers that act yet: add workers.lockstep=true")
-    if config.imagination:
-        raise ValueError(
-            "imagination asks the base at imagined states, without a delay: leave it or asynchronous=… out"
-        )
-
-
-def resolved(config: Config) -> dict[str, Any]:
-    """Content of the run's `config.yaml`."""
-    content = asdict(config)
-    if config.asynchronous == "off":
-        # Runs of earlier versions have no such options.
-        del content["asynchronous"], content["delay"]
-    if config.hil and config.hil.actors == 1:
-        del content["hil"]["actors"]
-    if not content["task"].get("randomize", True):
-        del content["task"]["randomize"]
-    if content["method"].get("windows") == STEPS:
-        del content["method"]["windows"]
-    if config.method.name == "residual_ppo" and content["method"]["encoder"] == STATE_ALONE:
-        del content["method"]["encoder"]
-    if config.workers and config.workers.lockstep:
-        content["workers"] = None  # any number of them, and none, compute the same
-    if config.data is not None:
-        # So that a run is not resumed with a dataset that has changed.
-        content["data_sha256"] = Dataset(Path(config.data)).sha256
-    if content["method"].get("replay"):
-        content["replay_sha256"] = Dataset(Path(content["method"]["replay"])).sha256
-    elif "replay" in content["method"]:
-        # Runs of earlier versions have no such options.
-        del content["method"]["replay"], content["method"]["replay_ratio"]
-    return content
 
 
 def _report_end(config: Config, method: Method, *, finished: bool, shown: bool) -> None:
