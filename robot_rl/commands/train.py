@@ -17,8 +17,8 @@ import torch
 from robot_rl.cli.progress import ProgressReporter
 from robot_rl.cli.progress import progress as progress_bar
 from robot_rl.cli.signals import stop_on_signal
-from robot_rl.commands import train_config
-from robot_rl.commands.train_config import Config, check_options, output_directory, resolved
+from robot_rl.commands import _train_config
+from robot_rl.commands._train_config import Config, check_options, output_directory, resolved
 from robot_rl.data.dataset import Dataset
 from robot_rl.envs.external.process import EnvironmentLost
 from robot_rl.envs.robot_task import RobotTask, RobotTaskConfig
@@ -58,7 +58,7 @@ from robot_rl.workers.config import WorkersConfig
 from robot_rl.workers.ray_vector import cluster_envs
 from robot_rl.workers.training import train_with_workers
 
-GROUPS = train_config.GROUPS
+GROUPS = _train_config.GROUPS
 Components = OfflineComponents | OnPolicyComponents | OffPolicyComponents
 
 

@@ -29,7 +29,7 @@ def test_alone_it_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_every_command_is_listed() -> None:
-    modules = {path.stem for path in (ROOT / "robot_rl" / "commands").glob("*.py")} - {"__init__"}
+    modules = {path.stem for path in (ROOT / "robot_rl" / "commands").glob("[!_]*.py")}
     assert modules == {name.replace(" ", "_") for names in COMMANDS.values() for name in names}
 
 
