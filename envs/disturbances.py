@@ -202,7 +202,8 @@ def rate(task: TaskConfig) -> TaskConfig:
             f"under=rate: {frequency} control steps per second are no whole number of substeps each; "
             "it is for tasks of 20 or 40 steps per second"
         )
-    return replace(task, control_freq=frequency)
+    horizon = round(task.horizon * frequency / task.control_freq)
+    return replace(task, control_freq=frequency, horizon=horizon)
 
 
 def render(task: TaskConfig) -> TaskConfig:

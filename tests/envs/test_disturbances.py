@@ -168,7 +168,8 @@ def test_what_a_task_does_not_have_is_refused() -> None:
         disturbances.size(scene(WITHOUT_OBJECT), rng())
     with pytest.raises(ValueError, match="no whole number of substeps"):
         disturbances.rate(replace(TASK, control_freq=30))
-    assert disturbances.rate(TASK).control_freq == 25
+    faster = disturbances.rate(TASK)
+    assert (faster.control_freq, faster.horizon) == (25, 1.25 * TASK.horizon)
     with pytest.raises(ValueError, match="under=fog: choose from camera, light"):
         check_disturbances(["fog"], TASK)
     with pytest.raises(ValueError, match="under=light: task lift observes no camera"):
