@@ -5,6 +5,7 @@ reset may place without a joint, as Door's. In a rebuilt full state (`robot_rl.e
 controllers are reset, since the compact state does not contain their goals.
 """
 
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,6 +38,19 @@ class SceneState:
         placed = np.hstack([model.body_pos[self._placed], model.body_quat[self._placed]])
         return np.concatenate([[data.time], data.qpos, data.qvel, placed.ravel()])
 
+    def show(self, scene: NDArray[np.float64]) -> None:
+        """Set the environment's simulation to a scene state [size], to look at it: it cannot be stepped."""
+        model, data = self._env.sim.sim.model._model, self._env.sim.sim.data._data
+        self._place(scene)
+        data.time = scene[0]
+        data.qpos[:], data.qvel[:] = np.split(scene[1 : self._flat], [model.nq])
+        mujoco.mj_forward(model, data)
+
+    def _place(self, scene: NDArray[np.float64]) -> None:
+        """Set the bodies without a joint."""
+        model, placed = self._env.sim.sim.model._model, scene[self._flat :].reshape(-1, 7)
+        model.body_pos[self._placed], model.body_quat[self._placed] = placed[:, :3], placed[:, 3:]
+
     def rebuild(self, scenes: NDArray[np.float64]) -> NDArray[np.float64]:
         """Full states [T, K] from the scene states [T, size] of an episode.
 
@@ -49,12 +63,10 @@ class SceneState:
                 "it was recorded with another task, robot or version"
             )
         env = self._env
-        model = env.sim.sim.model._model
         env.reset(seed=0)
         states = []
         for step, scene in enumerate(scenes):
-            placed = scene[self._flat :].reshape(-1, 7)
-            model.body_pos[self._placed], model.body_quat[self._placed] = placed[:, :3], placed[:, 3:]
+            self._place(scene)
             go_to_flattened(env.sim, scene[: self._flat], step)
             env.sense()
             states.append(env.get_state())

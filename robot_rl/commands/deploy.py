@@ -349,7 +349,7 @@ def _scripted(
     from robot_rl.robot.operators.scripted import mirror, scripted_operator
 
     task = task_of(environment)
-    return scripted_operator(task, mirror(task, robot, ended).update, 1.0, seed)
+    return scripted_operator(task, mirror(task, robot, ended), 1.0, seed)
 
 
 def _report_end(config: Config, outcomes: DeploymentResults, how: str) -> None:

@@ -34,8 +34,8 @@ class HilConfig:
     """`method=classifier` run, on the actor's machine, that judges success by the robot's cameras; null uses
     the robot's success sensor, or the operator's key."""
     correct_classifier: bool = False
-    """Whether that classifier learns during training: from a success that a person takes back, and from one
-    that a person marks and that it missed. The corrected one is `classifier/` in the actor's `spool`."""
+    """Whether that classifier learns during training: from a success that the operator takes back, and from
+    one that a person marks and that it missed. The corrected one is `classifier/` in the actor's `spool`."""
     instruction: str | None = None
     """What the robot is asked to do, for a policy that reads instructions; null for the task's only one."""
     turns_with: str | None = None
@@ -93,8 +93,8 @@ class HilConfig:
                 )
         if self.correct_classifier and not (self.revocable or self.remote):
             raise ValueError(
-                "hil.correct_classifier=true is for a person who corrects a classifier: give hil.success=…, "
-                "and a device as hil.operator"
+                "hil.correct_classifier=true is for an operator who corrects a classifier: give "
+                "hil.success=…, and a device or scripted as hil.operator"
             )
         if self.turns_with == self.name:
             raise ValueError(
@@ -108,8 +108,9 @@ class HilConfig:
 
     @property
     def revocable(self) -> bool:
-        """Whether a person may take back a success that the classifier has seen."""
-        return self.has_person and self.success is not None
+        """Whether the operator may take back a success that the classifier has seen."""
+        corrects = self.has_person or (self.operator == SCRIPTED and self.correct_classifier)
+        return corrects and self.success is not None
 
     @property
     def remote(self) -> bool:

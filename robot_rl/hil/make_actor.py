@@ -45,7 +45,7 @@ from robot_rl.robot.deploy.terminal import open_terminal_keys
 from robot_rl.robot.deploy.turns import Turns
 from robot_rl.robot.operators.operator import NoOperator, Operator
 from robot_rl.robot.operators.person import Person, device_settings, open_person, operator_role
-from robot_rl.robot.operators.scripted import mirror, scripted_operator
+from robot_rl.robot.operators.scripted import mirror, scripted_operator, success_sensor
 from robot_rl.robot.operators.shared_control import SharedEnvironment, SharedRobot
 from robot_rl.rollout import episode_seed
 from robot_rl.saved_policies.loading import load_networks
@@ -166,10 +166,12 @@ class _EnvironmentBuilder:
     def build(self) -> tuple[Operator, SharedEnvironment]:
         config = self.job.hil
         person = self._person() if config.has_person else None
+        succeeds = None
         if config.robot:
             robot = self._robot_client(config.robot)
             env: SharedEnvironment = self._robot_environment(config.robot, robot, person)
-            sim = mirror(self.job.task, robot, self.resources).update if config.operator == SCRIPTED else None
+            sim = mirror(self.job.task, robot, self.resources) if config.operator == SCRIPTED else None
+            succeeds = success_sensor(robot) if config.revocable and not person else None
         elif isinstance(self.envs, RobotTask):
             raise ValueError(
                 f"the task {self.job.task.name} is of a real robot: give its server, hil.robot=…"
@@ -187,7 +189,7 @@ class _EnvironmentBuilder:
         if config.operator == NO_OPERATOR:
             return NoOperator(), env
         assert sim is not None
-        return scripted_operator(self.job.task, sim, config.fraction, self.job.seed), env
+        return scripted_operator(self.job.task, sim, config.fraction, self.job.seed, succeeds), env
 
     def _person(self) -> Person:
         job, config = self.job, self.job.hil
@@ -233,6 +235,11 @@ class _EnvironmentBuilder:
         if config.success and corrects:
             assert isinstance(judge, ClassifierOrPerson)
             self.updates = ClassifierUpdates(judge, config.success, self.corrected, self.say)
+        if corrects and not person and SUCCESS not in robot.spec.sensors:
+            raise ValueError(
+                f"the robot {robot.spec.name} does not measure success, by which hil.operator=scripted would "
+                "correct the classifier: give a device as hil.operator, or leave out hil.correct_classifier"
+            )
         if judge is None and SUCCESS not in robot.spec.sensors:
             raise ValueError(
                 f"the robot {robot.spec.name} does not measure success: give hil.success=…, a classifier "

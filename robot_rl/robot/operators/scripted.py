@@ -10,6 +10,8 @@ import numpy as np
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.experts.expert import MIN_HELD_WIDTH, PICK, Expert, hand, opening
 from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.robot_state import SUCCESS
+from robot_rl.envs.scene_state import SCENE, SceneState
 from robot_rl.envs.task import TaskConfig, without_cameras
 from robot_rl.factory import make_env
 from robot_rl.hardware.client import RobotClient
@@ -72,7 +74,14 @@ class ScriptedOperator:
     fault of an episode, it drives until success.
     """
 
-    def __init__(self, task: str, sim: Callable[[], Any], fraction: float, seed: int) -> None:
+    def __init__(
+        self,
+        task: str,
+        sim: Callable[[], Any],
+        fraction: float,
+        seed: int,
+        succeeds: Callable[[], bool] | None = None,
+    ) -> None:
         """Create for a task.
 
         Args:
@@ -80,11 +89,13 @@ class ScriptedOperator:
             sim: returns robosuite's environment at the current control step.
             fraction: fraction of the episodes in which it may take over.
             seed: seed of the choice of these episodes, and of the noise.
+            succeeds: whether the task is done now, if it takes back successes that were none.
 
         Raises:
             ValueError: if the task moves no object, so that progress cannot be measured.
         """
         self._task, self._sim, self._fraction, self._seed = task, sim, fraction, seed
+        self._succeeds, self._succeeded, self._revoked = succeeds, False, False
         self._detector = FaultDetector()
         self._expert: Expert | None = None
         self.faults: list[str] = []
@@ -98,7 +109,7 @@ class ScriptedOperator:
         self._episode_expert = self._make_expert(number)
         self._allowed = may_take_over(self._seed, number, self._fraction)
         self._expert, self._until_success = None, False
-        self._started = False
+        self._started = self._succeeded = False
         self.faults = []
         return Readiness()
 
@@ -106,6 +117,8 @@ class ScriptedOperator:
         return nullcontext()
 
     def read(self, now: int) -> OperatorInput:
+        if self._succeeds:
+            self._succeeded = self._succeeded or self._succeeds()
         if not self._allowed:
             return OperatorInput(Cue.OPEN)
         sim = self._sim()
@@ -129,10 +142,11 @@ class ScriptedOperator:
         return OperatorInput(Cue.DRIVING, action)
 
     def end(self, outcome: Outcome) -> None:
-        pass
+        if self._succeeds:
+            self._revoked = outcome == "success" and not (self._succeeded or self._succeeds())
 
     def revoked(self) -> bool:
-        return False
+        return self._revoked
 
     @property
     def expert(self) -> Expert:
@@ -151,7 +165,11 @@ class ScriptedOperator:
 
 
 def scripted_operator(
-    task: TaskConfig, sim: Callable[[], Any], fraction: float, seed: int
+    task: TaskConfig,
+    sim: Callable[[], Any],
+    fraction: float,
+    seed: int,
+    succeeds: Callable[[], bool] | None = None,
 ) -> ScriptedOperator:
     """A scripted operator of a task; arguments as for `ScriptedOperator`.
 
@@ -160,18 +178,34 @@ def scripted_operator(
     """
     if task.input_type == "absolute":
         raise ValueError("operator=scripted gives deltas, and task.input_type=absolute takes poses")
-    return ScriptedOperator(task.env, sim, fraction, seed)
+    return ScriptedOperator(task.env, sim, fraction, seed, succeeds)
 
 
-def mirror(task: TaskConfig, robot: RobotClient, resources: ExitStack) -> "Mirror":
-    """A mirror of a robot that serves a task; `resources` closes its environment.
+def mirror(task: TaskConfig, robot: RobotClient, resources: ExitStack) -> Callable[[], Any]:
+    """What gives robosuite's environment in the state of a robot that serves a task; `resources` closes it.
+
+    The state is that of the scene, if the robot tells it, else that of arm, gripper and measured objects.
 
     Raises:
-        ValueError: if the robot measures the pose of no object.
+        ValueError: if the robot tells neither the scene nor the pose of an object.
     """
     env = make_env(without_cameras(task))
     resources.callback(env.close)
-    return Mirror(env, lambda: robot.state(_TIMEOUT))
+    if SCENE not in robot.spec.sensors:
+        return Mirror(env, lambda: robot.state(_TIMEOUT)).update
+    env.reset(seed=0)
+    scene = SceneState(env)
+
+    def update() -> Any:
+        scene.show(np.array(robot.state(_TIMEOUT).sensors[SCENE]))
+        return env.sim
+
+    return update
+
+
+def success_sensor(robot: RobotClient) -> Callable[[], bool]:
+    """What tells whether a robot that measures success does so now."""
+    return lambda: bool(robot.state(_TIMEOUT).sensors[SUCCESS][0] > 0)
 
 
 class Mirror:

@@ -17,11 +17,12 @@ from robot_rl.hardware.clock import MS
 from robot_rl.hardware.plugins import VARIABLE
 from robot_rl.hardware.protocol.security import make_client_keys
 from robot_rl.hil.link.client import LOST_AFTER
+from robot_rl.robot.deploy.judge import load_classifier
 from robot_rl.training.logger import read_metrics
 from tests.conftest import RunCommand
 from tests.hardware.processes import eventually
 from tests.robot_rl.hil.training import HUMAN, SMALL, Training, arguments
-from tests.robot_rl.robot.deploy.test_deploy import serving
+from tests.robot_rl.robot.deploy.test_deploy import classifier_with, serving
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics
 
 HANDOVER = SOURCES.index("handover")
@@ -211,6 +212,27 @@ def test_the_mode_of_a_served_arm_is_human_during_an_intervention(
     state = final_state(tmp_path / "run")
     rows = int(state["replay"]["count"][0])
     assert (state["replay"]["data.source"][0, :rows] == HUMAN).any()
+
+
+@pytest.mark.full
+def test_the_scripted_operator_takes_back_what_a_classifier_sees_wrongly_and_it_is_corrected(
+    robot_rl: RunCommand, demonstrations: Path, base_run: Path, tmp_path: Path
+) -> None:
+    sees_everywhere = classifier_with(-1e9, demonstrations, tmp_path, robot_rl)
+    (tmp_path / "robot").mkdir()
+    with serving(tmp_path / "robot", "task=lift", "states=seeds") as (address, _):
+        judged = (f"hil.success={sees_everywhere}", "hil.correct_classifier=true")
+        more = ("method.steps=150", f"hil.robot={address}", "task.horizon=60", "hil.fraction=0", *judged)
+        robot_rl("train", *arguments(demonstrations, base_run, tmp_path, "run", *more))
+    corrected, _ = load_classifier(str(tmp_path / "run" / "spool" / "classifier"))
+    assert corrected.corrected > 0
+    assert corrected.threshold > -1e9
+    replay = final_state(tmp_path / "run")["replay"]
+    ends = replay["data.last"][0, : int(replay["count"][0])].nonzero()
+    assert len(ends) > 0
+    # The first episode ended by a success that was none, in its first steps.
+    assert ends[0] < 10
+    assert replay["data.reward"][0, : int(ends[0]) + 1].sum() == 0
 
 
 def test_contradictory_options_are_rejected(

@@ -3,14 +3,20 @@
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
-from typing import Self
+from types import SimpleNamespace
+from typing import Any, Self
 
 import numpy as np
 import pytest
 
+from robot_rl.cli.compose import load_group
+from robot_rl.envs.experts import make_expert
 from robot_rl.envs.experts.expert import hand
 from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.scene_state import SCENE, SceneState
+from robot_rl.envs.task import TaskConfig, without_cameras
 from robot_rl.factory import make_env
 from robot_rl.hardware.clock import MS, SteppedClock
 from robot_rl.hardware.connection import NoAnswer
@@ -27,6 +33,7 @@ from robot_rl.robot.operators.scripted import (
     FaultDetector,
     Mirror,
     ScriptedOperator,
+    mirror,
 )
 from robot_rl.robot.takeover import ControlState, Cue, Takeover
 from tests.hardware.processes import eventually
@@ -508,3 +515,54 @@ def test_the_mirror_follows_the_scene(name: str, request: pytest.FixtureRequest)
         assert operator._episode_expert.holds(env.sim) == mirrored._episode_expert.holds(mirror.update())
     finally:
         twin.close()
+
+
+def test_the_scene_that_a_served_task_tells_is_mirrored_without_the_poses_of_objects() -> None:
+    task = load_group("task", "lift_image", TaskConfig)
+    env = make_env(without_cameras(task))
+    scene, expert = SceneState(env), make_expert("Lift", noise=0, skill=1, rng=np.random.default_rng(0))
+    tells = SimpleNamespace(
+        spec=SimpleNamespace(sensors={SCENE: scene.size}),
+        state=lambda timeout: SimpleNamespace(sensors={SCENE: tuple(scene.read())}),
+    )
+    robot: Any = tells
+    with ExitStack() as resources:
+        resources.callback(env.close)
+        update = mirror(task, robot, resources)
+        env.reset(seed=7)
+        expert.reset(env.sim)
+        seen = []
+        for _ in range(80):
+            env.step(expert.act(env.sim))
+            sim = update()
+            np.testing.assert_array_equal(sim.sim.data.qpos, env.sim.sim.data.qpos)
+            # robosuite's own positions in space are those of a substep ago.
+            np.testing.assert_allclose(hand(sim).pos, hand(env.sim).pos, atol=2e-3)
+            seen.append((bool(sim._check_success()), env.succeeds()))
+        assert sim is not env.sim
+        assert (True, True) in seen
+        assert sum(mirrored != real for mirrored, real in seen) <= 1
+
+
+@pytest.mark.parametrize(
+    ("done", "outcome", "revoked"),
+    [(False, "success", True), (True, "success", False), (False, "failure", False)],
+)
+def test_a_success_that_was_none_is_taken_back(
+    can: RobosuiteEnv, done: bool, outcome: Any, revoked: bool
+) -> None:
+    can.reset(seed=3)
+    truth = [done]
+    operator = ScriptedOperator("PickPlaceCan", lambda: can.sim, 0.0, 0, lambda: truth[0])
+    operator.begin(0)
+    operator.read(0)
+    # What was done in the episode counts, also if the object has fallen since.
+    truth[0] = False
+    operator.end(outcome)
+    operator.begin(1)
+    assert operator.revoked() is revoked
+    without = ScriptedOperator("PickPlaceCan", lambda: can.sim, 0.0, 0)
+    without.begin(0)
+    without.read(0)
+    without.end(outcome)
+    assert not without.revoked()
