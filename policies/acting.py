@@ -107,7 +107,9 @@ class ActingPolicy:
         Nothing is executed there, so what RL trained does not choose among them. The next call for these
         environments is `reset`.
         """
-        return self.runner.observe_end(frames, env_ids)
+        for env_id in env_ids:
+            self.replan(int(env_id))
+        return self.runner.step(frames, env_ids, with_base_samples=True)
 
     def reads_next_frame(self, *, explore: bool = False) -> NDArray[np.bool_]:
         """Whether `act` will read images of the next step, for each environment [B].

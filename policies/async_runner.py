@@ -232,10 +232,6 @@ class AsyncRunner(ChunkRunner):
         if before.now > 0:
             self._episodes[env_id] = _Episode(features=before.features, replanning=True)
 
-    def observe_end(self, frames: Frames, env_ids: NDArray[np.int64]) -> PolicyOutput:
-        """See `ChunkRunner.observe_end`: what has arrived by then."""
-        return self.step(frames, env_ids, with_base_samples=True)
-
     def follow(self, env_id: int, actions: NDArray[np.float32]) -> None:
         """Say which actions [T, A] an episode executes whatever is chosen, as along a demonstration."""
         self._followed[env_id] = torch.from_numpy(actions)

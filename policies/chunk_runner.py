@@ -139,12 +139,6 @@ class ChunkRunner:
         """Drop the rest of a chunk: the next step starts a new one."""
         self._cursor[env_id] = self.base.spec.execute
 
-    def observe_end(self, frames: Frames, env_ids: NDArray[np.int64]) -> PolicyOutput:
-        """Samples of the base at the last observations of episodes, from which a choice would be made."""
-        for env_id in env_ids:
-            self.replan(int(env_id))
-        return self.step(frames, env_ids, with_base_samples=True)
-
     def reads_next_frame(self, execute: int | None = None) -> NDArray[np.bool_]:
         """Whether a chunk that starts within the next To steps reads the next frame, for each environment."""
         spec = self.base.spec

@@ -30,6 +30,7 @@ from robot_rl.factory import make_vector_env
 from robot_rl.hil.learner import train_hil
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.launchers.software import installed_software
+from robot_rl.learning.config import STEPS, ChunkConfig
 from robot_rl.learning.processes import Accelerated, Processes, ProcessLost, others_lost
 from robot_rl.machine import keep_freed_memory
 from robot_rl.methods.method import OfflineMethod, OffPolicyMethod, OnPolicyMethod
@@ -254,7 +255,21 @@ def train(config: Config, method: Method, components: Components, inputs: RunInp
         return train_hil(method, components, inputs, config.hil, intervals, run)
     if config.workers and not config.workers.lockstep:
         return train_with_workers(method, components, inputs, config.workers, intervals, run)
+    _advise(config, components)
     return train_off_policy(method.config, components, intervals, run, config.seed)
+
+
+def _advise(config: Config, components: OffPolicyComponents) -> None:
+    """Say how a slow base is asked less, if it is asked at every step."""
+    base, method = components.agent.policy.base, config.method
+    every_step = isinstance(method, ChunkConfig) and method.windows == STEPS
+    alone = not config.imagination and config.asynchronous == "off"
+    if every_step and alone and (base.is_remote or base.spec.instruction):
+        print(
+            "the base is asked at every step, for the samples in the replay: method.windows=decisions asks "
+            "it once per chunk",
+            file=sys.stderr,
+        )
 
 
 def policy_saver(method: Method, components: Components, execution: AsyncOptions) -> Callable[[Path], None]:

@@ -152,7 +152,7 @@ class Imagination:
         config, new = self.config, self.episodes[self.learned :]
         first = not self.learned
         if first and self._learned_values:
-            self._learned_values.norm.fit(torch.cat([e.states for e in self.episodes]).numpy())
+            self._learned_values.fit_norm(torch.cat([e.states for e in self.episodes]))
         tests = self._cross_test() if first else self._test(new)
         if rebuilt := not all(test.is_finite for test in tests):
             # Its weights are no numbers any more, and gradient steps from them never will be.

@@ -23,7 +23,7 @@ from robot_rl.learning.off_policy import observation
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.chunk_runner import sample_base
 from robot_rl.policies.nets.actors import trunk
-from robot_rl.policies.nets.encoder import StateNorm
+from robot_rl.policies.nets.encoder import FEATURE_FLOOR, StateNorm
 
 _HIDDEN = (256, 256)
 _LR = 1e-3
@@ -106,6 +106,11 @@ class LearnedValues(nn.Module):
         self.norm = StateNorm(size)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), _LR, fused=True)
         self.updates = 0
+
+    def fit_norm(self, vectors: Tensor) -> None:
+        """Standardise by vectors [T, S]; features that hardly change stay small, as in critics' encoders."""
+        self.norm.fit(vectors.numpy())
+        self.norm.std[self.layout.state :].clamp_(min=FEATURE_FLOOR)
 
     @torch.no_grad()
     def forward(self, frames: Tensor, generator: torch.Generator) -> Tensor:

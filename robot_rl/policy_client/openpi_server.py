@@ -43,8 +43,8 @@ class OpenpiServer:
             PolicyLost: if the server does not answer.
         """
         self._connection, self._config, self.environment = connection, config, environment
-        self._clipped = False
-        """Whether an action was clipped, and the user told."""
+        self._clipped = True
+        """Whether the user knows of clipped actions; those of what is probed here do not count."""
         self.state_range: StateRange | None = None
         self.feature_size = None
         where = connection.url
@@ -83,6 +83,7 @@ class OpenpiServer:
             instruction=self._told is not None,
         )
         connection.identify(self._fingerprint)
+        self._clipped = False
 
     def sample(
         self, obs: Mapping[str, NDArray[Any]], noise: NDArray[np.float32] | None, samples: int

@@ -103,8 +103,8 @@ class RemoteBase(BasePolicy):
         return self._server.example_instruction or super().example_instruction
 
     def check_instruction(self, text: str) -> None:
-        """See `BasePolicy.check_instruction`: the server is asked about an observation with it."""
-        if not self.spec.instruction:
+        """See `BasePolicy.check_instruction`: our own servers are asked about an observation with it."""
+        if not self.spec.instruction or not isinstance(self._server, OwnServer):
             return
         obs = random_observations(self, 1)
         told = torch.from_numpy(encode_instruction(text))
@@ -236,7 +236,6 @@ def _load(directory: Path, record: Record) -> RemoteBase:
             f"{config.url} serves another policy than {directory} was made with: serve that one, or change "
             "the url in its policy.json"
         )
-    base.check_noise()
     return base
 
 

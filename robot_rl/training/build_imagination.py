@@ -116,7 +116,8 @@ def _check_imagination(
             f"the base uses images or is a server, so that {label} cannot query it at predictions: use "
             "method=residual_chunk or expo, which learn from its samples at real states"
         )
-    if queried and base.spec.obs_steps > 2:
+    # Vectors of features are of two frames too.
+    if (queried or context.encoder.features) and base.spec.obs_steps > 2:
         raise ValueError(
             f"the base observes {base.spec.obs_steps} steps, {label} gives it two at most: use a "
             "base with obs_steps=1 or 2"

@@ -15,7 +15,7 @@ from robot_rl.envs.robot_task import RobotTask
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.factory import make_task_env, make_vector_env
-from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE, STEPS, ChunkConfig
+from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE
 from robot_rl.learning.processes import Processes
 from robot_rl.methods.method import AgentContext, AgentMethod
 from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions, check_asynchronous
@@ -115,13 +115,6 @@ def build_context(
         )
     check_instructions(base, task.name, envs.task.instructions)
     seen = _encoder_spec(method, base, cameras, envs, path)
-    every_step = isinstance(method.config, ChunkConfig) and method.config.windows == STEPS
-    if every_step and not inputs.execution and (base.is_remote or base.spec.instruction):
-        print(
-            f"base policy {path} is asked at every step, for the samples in the replay: "
-            "method.windows=decisions or asynchronous=naive ask it once per chunk",
-            file=sys.stderr,
-        )
     return envs, AgentContext(base, seen, envs.action_spec, inputs.seed, inputs.device)
 
 

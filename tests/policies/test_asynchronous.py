@@ -417,14 +417,6 @@ def test_features_are_of_the_observation_that_the_executed_chunk_was_made_from()
     assert policy.seen[-1] == (12, 10)
 
 
-def test_an_episode_ends_with_the_samples_that_had_arrived() -> None:
-    policy = asynchronous("naive", 2, 10, 4, ActingPolicy(Counting(10, 4, noise=True), 1, base_samples=2))
-    play(policy, 5)
-    output = policy.observe_end({"state": np.full((1, 1), 5, np.float32)}, np.arange(1))
-    assert output.base_samples
-    assert output.base_samples.chunks[0, 0].tolist() == [[5, 2], [6, 2], [7, 2], [8, 2]]
-
-
 @pytest.mark.parametrize("steps", [1, 3, 5])
 @pytest.mark.parametrize("kind", [Newest, ReadsFeatures])
 def test_it_goes_on_from_a_saved_state(kind: type[Newest | ReadsFeatures], steps: int) -> None:

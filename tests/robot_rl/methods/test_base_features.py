@@ -1,6 +1,7 @@
 """method.encoder=base: RL from the frozen features of a base policy, which are stored instead of images."""
 
 import json
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from robot_rl.report.imagination_page import write_imagination_report
 from robot_rl.saved_policies.loading import load_networks, load_policy
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 from tests.robot_rl.hil.training import arguments
+from tests.robot_rl.policy_client.test_training import serve
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics
 
 MEASURED = (
@@ -234,6 +236,19 @@ def test_what_has_no_features_is_refused(
     on_policy = [f"base={seeing}", f"runs_dir={tmp_path}", *MEASURED, "method.encoder=conv"]
     with pytest.raises(ValueError, match=r"method\.encoder=conv: choose state or base"):
         robot_rl("train", "method=residual_ppo", *on_policy)
+
+
+@pytest.mark.full
+def test_a_served_base_of_three_frames_is_refused_with_imagined_features(
+    tmp_path: Path, robot_rl: RunCommand, seen: Path
+) -> None:
+    server, url = serve(train_base(robot_rl, seen, tmp_path, "base.obs_steps=3"))
+    imagined = (f"base.url={url}", "imagination=latent", "device=cpu", "method.steps=20")
+    with (
+        closing(server),
+        pytest.raises(ValueError, match="observes 3 steps, imagination=latent gives it two"),
+    ):
+        robot_rl("train", *command("residual_chunk", Path("remote"), seen, tmp_path, "run", *imagined))
 
 
 @pytest.mark.full

@@ -109,7 +109,7 @@ def test_a_run_is_the_same_with_the_base_behind_a_server_that_is_lost_twice(
 ) -> None:
     common = (*METHODS[method], f"data={demonstrations}", f"runs_dir={tmp_path}", "log_every=4")
     robot_rl("train", *common, f"base={base_run}", "name=local")
-    hint = "method.windows=decisions or asynchronous=naive ask it once per chunk"
+    hint = "method.windows=decisions asks it once per chunk"
     assert hint not in capsys.readouterr().err
     port = 0
     for lose_at in ("decision", "end", ""):
