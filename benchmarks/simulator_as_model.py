@@ -23,6 +23,7 @@ from robot_rl.envs.robot_task import RobotTask
 from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.episodes import Episode
+from robot_rl.imagination.layout import Layout
 from robot_rl.imagination.world_model import Prediction, Situation
 from robot_rl.methods.method import AgentContext
 from robot_rl.training import build_imagination
@@ -98,6 +99,7 @@ def build(
     config: ImaginationConfig,
     context: AgentContext,
     envs: TaskVectorEnv | RobotTask,
+    layout: Layout,
     chunk: int,
     accept: tuple[str, ...],
 ) -> Simulated:
