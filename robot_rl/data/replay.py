@@ -154,6 +154,10 @@ class Replay:
                 self.data["success"][index] = torch.from_numpy(good).to(self.device)
             self._episode_start[stream] = count
 
+    def open_length(self, stream: int) -> int:
+        """Steps of the open episode of a stream."""
+        return int(self._count[stream] - self._episode_start[stream])
+
     def episode_rows(
         self, stream: int, names: tuple[str, ...] = (), *, is_open: bool = True
     ) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ The actions are the policy's own: samples of the base and their bounded correcti
 ends where the model is uncertain, and no gradient goes through it.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,13 @@ from robot_rl.imagination.values import BaseSampler
 from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
 from robot_rl.learning.learner import ChunkLearner
 from robot_rl.policies.bases.base_policy import Chunk
+
+
+def uncertain_bonus(values: Tensor, uncertainty: Tensor) -> Tensor:
+    """Standardised uncertainty of candidates [B, M], in units of the spread of their values."""
+    spread = uncertainty.std(1, keepdim=True).clamp(min=1e-6)
+    return (uncertainty - uncertainty.mean(1, keepdim=True)) / spread * values.std(1, keepdim=True)
+
 
 DOUBT = 0.2
 """Upper bound of the probability of success above which a step that is no sure success is doubtful. A success
@@ -103,8 +110,10 @@ class Branches:
         trace: float | None,
         fields: Collection[str],
         layout: Layout,
+        pessimism: float = 0.0,
         *,
         ignore_uncertainty: bool = False,
+        truncate: bool = True,
     ) -> None:
         """Build what all branches share.
 
@@ -121,6 +130,7 @@ class Branches:
         self.ignore_uncertainty = ignore_uncertainty
         self.model, self.learner, self.sample_base = model, learner, sample_base
         self.returns, self.trace, self.fields, self.layout = returns, trace, fields, layout
+        self.pessimism, self.truncate = pessimism, truncate
 
     @torch.no_grad()
     def imagine(
@@ -145,13 +155,18 @@ class Branches:
         rows: list[Batch] = []
         first: Batch | None = None
         for depth, most in enumerate(limits.uncertainty):
-            chunk = learner.plan(self.layout.observation(now.frames), samples, generator)
+            seen = self.layout.observation(now.frames)
+            if self.pessimism:
+                rank = self._pessimistic(now, member, limits)
+                chunk = learner.plan(seen, samples, generator, rank)  # type: ignore[call-arg]
+            else:
+                chunk = learner.plan(seen, samples, generator)
             prediction = model.step(now, chunk, member)
             outcome = judge(prediction, limits.success)
             uncertainty = limits.uncertainty_of(prediction.disagreement)
             if self.ignore_uncertainty:
                 uncertainty = torch.zeros_like(uncertainty)
-            kept = (uncertainty <= most) & ~outcome.doubtful
+            kept = ((uncertainty <= most) | (not self.truncate)) & ~outcome.doubtful
             after = now.after(chunk, prediction.states)
             samples_after = stored or self._sample_base(after, generator)
             reward, discount = self.returns.of_chunk(chunk, now.past, outcome.length, outcome.success)
@@ -185,6 +200,17 @@ class Branches:
             now, member, samples = after[going], member[going], samples_after[going]
             first = None if first is None else {name: value[going] for name, value in first.items()}
         return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+
+    def _pessimistic(
+        self, now: Situation, member: Tensor, limits: Limits
+    ) -> Callable[[Tensor, Tensor], Tensor]:
+        def rank(chunks: Tensor, values: Tensor) -> Tensor:
+            each = torch.arange(len(values)).repeat_interleave(values.shape[1])
+            prediction = self.model.step(now[each], chunks.flatten(0, 1), member[each])
+            uncertainty = limits.uncertainty_of(prediction.disagreement).view_as(values)
+            return values - self.pessimism * uncertain_bonus(values, uncertainty)
+
+        return rank
 
     def _sample_base(self, situation: Situation, generator: torch.Generator) -> Chunk:
         assert self.sample_base is not None

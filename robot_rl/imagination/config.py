@@ -42,6 +42,16 @@ class ImaginationConfig:
     """For comparison: no branch ends because the model is uncertain, and no transition weighs less."""
     planning: bool = False
     """While exploring, rank the candidates of `residual_chunk` or `expo` by a predicted chunk plus value."""
+    optimism: float = 0.0
+    """Bonus of uncertain candidates while exploring (COPlanner, arXiv 2310.07220), per standard deviation."""
+    pessimism: float = 0.0
+    """Penalty of uncertain candidates in imagined branches (the same)."""
+    value_weight: float = 0.0
+    """Share of the model's loss that is weighted by squared gradients of the value (VaGraM)."""
+    truncate: bool = True
+    """Whether branches end where the model is uncertain; their weights stay."""
+    handover: bool = False
+    """Whether episodes are the base's or the policy's, more of the latter the better they are (MoDem-V2)."""
 
     @property
     def context_chunks(self) -> int:
@@ -88,6 +98,8 @@ class StateModelConfig(ImaginationConfig):
     """Widths of their hidden layers."""
     lr: float = 1e-3
     """Learning rate of the model."""
+    noise: int = 0
+    """Dimensions of a latent noise among its inputs."""
     batch_size: int = 128
     """Windows of each network per gradient step."""
 
@@ -96,10 +108,6 @@ class StateModelConfig(ImaginationConfig):
         self._check_at_least_1("batch_size")
         if min(self.hidden, default=0) < 1:
             raise ValueError(f"imagination.hidden={self.hidden}: give the widths of one hidden layer or more")
-        if self.members < 2:
-            raise ValueError(
-                f"imagination.members={self.members}: disagreement needs 2 networks or more; 5 is usual"
-            )
 
 
 @dataclass

@@ -314,7 +314,7 @@ def judge_model(pool: Sequence[EpisodeTest], limits: Limits) -> Verdict:
     gaps = [float(test.gap.mean()) for test in pool if len(test.gap)]
     return Verdict(
         float(relative.sqrt()),
-        sum(ranks) / len(ranks),
+        sum(ranks) / len(ranks) if disagreement.any() else 1.0,
         sum(test.false_success for test in pool) / len(pool),
         missed,
         sure,

@@ -34,10 +34,13 @@ from robot_rl.imagination.gate import (
     judge_model,
     replay_in_model,
 )
+from robot_rl.imagination.state_model import StateModel
 from robot_rl.imagination.values import BaseSampler, LearnedValues, QueriedValues, StateValues
 from robot_rl.imagination.world_model import WorldModel, situation
+from robot_rl.learning.candidates import candidate_target_values
 from robot_rl.learning.learner import CandidatesLearner, ChunkLearner
 from robot_rl.policies.bases.base_policy import Chunk
+from robot_rl.policies.finetuned.residual_chunk import corrected_chunks
 
 _JUMPS = 0.1
 """Part of a new episode's chunks, those with the largest change of value, that count as key moments."""
@@ -104,7 +107,16 @@ class Imagination:
         queried = sample_base if sample_base.is_queryable else None
         blind = config.ignore_uncertainty
         self.branches = Branches(
-            self.model, learner, queried, returns, trace, fields, self.layout, ignore_uncertainty=blind
+            self.model,
+            learner,
+            queried,
+            returns,
+            trace,
+            fields,
+            self.layout,
+            config.pessimism,
+            ignore_uncertainty=blind,
+            truncate=config.truncate,
         )
         self.gate = Gate(config.share)
         self.episodes: list[Episode] = []
@@ -123,6 +135,11 @@ class Imagination:
         self._imagined: Batch = {}
         self.figures: dict[str, float] = {}
         """Of the newest branches: chunks of each, and of these the part that succeed and the mean weight."""
+        self.is_base: dict[int, bool] = {}
+        """Whether the open episode of each environment is the base's."""
+        self.policy_share = 0.25
+        """Probability that an episode is the policy's."""
+        self._outcomes: dict[bool, list[bool]] = {True: [], False: []}
         self._owed = 0.0
         """Imagined transitions to be made, so that each is learned from `uses` times on average."""
 
@@ -137,6 +154,18 @@ class Imagination:
         """Take an episode that ended; one without a complete step is left out."""
         if len(episode):
             self.episodes.append(episode)
+
+    def end_episode(self, stream: int, *, success: bool) -> None:
+        """Hand over to the policy, a step further, while it succeeds as often as the base."""
+        if stream not in self.is_base:
+            return
+        self._outcomes[self.is_base.pop(stream)].append(success)
+        base, policy = (self._outcomes[which][-10:] for which in (True, False))
+        if len(policy) >= 4:
+            better = sum(policy) / len(policy) >= sum(base) / max(len(base), 1)
+            step = 0.25 if better else -0.25
+            self.policy_share = min(1.0, max(0.25, self.policy_share + step))
+            self._outcomes[False] = []
 
     # ---- the model -----------------------------------------------------------------------------------
 
@@ -161,6 +190,7 @@ class Imagination:
                 tests = self._test(new)
         self._key_rows += [self._key_moments(episode) for episode in new]
         updates = config.first_updates if first else config.fit_updates
+        self._weigh_by_value()
         losses = self.model.fit(self.episodes, 0 if first else len(new), updates)
         if first:
             # The others are of a model that is not used.
@@ -185,6 +215,36 @@ class Imagination:
         record |= {"share": self.gate.share, "success_threshold": self.limits.success}
         record |= {f"uncertainty_{i + 1}": value for i, value in enumerate(self.limits.uncertainty)}
         self.history.append(record)
+
+    def _weigh_by_value(self) -> None:
+        """Give the model the squared gradients of the value at each state (VaGraM, arXiv 2204.01464)."""
+        share = self.config.value_weight
+        if not share or not self.learner.warmed_up:
+            return
+        steps = Steps(self.episodes, self.config.context_chunks)
+        previous = torch.maximum(torch.arange(len(steps.state)) - 1, steps.first)
+        frames = torch.stack([steps.state[previous], steps.state], 1)
+        parts = [self._value_gradient(part) for part in frames.split(512)]
+        assert isinstance(self.model, StateModel)
+        scaled = torch.cat(parts) * self.model.scale
+        squared = scaled.square()
+        squared = squared.clamp(max=squared.sum(1).quantile(0.95))
+        self.model.value_weights = 1 - share + share * squared / squared.mean()
+
+    def _value_gradient(self, frames: Tensor) -> Tensor:
+        """Gradient [B, S] of the best candidate's value with respect to the state."""
+        assert isinstance(self.values, QueriedValues)
+        samples = self.values.sample_base(frames, self.generator)
+        with torch.enable_grad():
+            state = frames[:, -1].clone().requires_grad_(True)
+            learner = self.learner
+            features = learner.critics.target_features({"state": state})  # type: ignore[attr-defined]
+            chunks = corrected_chunks(learner.target_actor, features.detach(), samples)  # type: ignore[attr-defined]
+            chunks = torch.cat([samples.actions, chunks], 1).detach()
+            subset = torch.arange(learner.config.num_critics)  # type: ignore[attr-defined]
+            value = candidate_target_values(learner.critics, features, chunks, subset)  # type: ignore[attr-defined]
+            (gradient,) = torch.autograd.grad(value.amax(1).sum(), state)
+        return gradient
 
     def _cross_test(self) -> list[EpisodeTest]:
         """Test each half of the episodes with a model that has learned from the other half.

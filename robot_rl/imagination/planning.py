@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Replay
-from robot_rl.imagination.branches import judge
+from robot_rl.imagination.branches import judge, uncertain_bonus
 from robot_rl.imagination.episodes import Episode, Steps
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.imagination.world_model import Situation, situation
@@ -55,6 +55,34 @@ class Planner:
         known, score = known.view_as(values), score.view_as(values)
         offset = torch.where(known, values - score, 0.0).sum(1) / known.sum(1).clamp(min=1)
         return torch.where(known, score + offset[:, None], values)
+
+    @torch.no_grad()
+    def optimistic(self, obs: ObservationHistory, chunks: Tensor, values: Tensor) -> Tensor:
+        """Values with a bonus for chunks of which the model is uncertain."""
+        imagination, limits = self.imagination, self.imagination.limits
+        if limits is None or not (imagination.gate.passes and imagination.has_values):
+            return values
+        count, candidates = values.shape
+        each = torch.arange(count).repeat_interleave(candidates)
+        now, chunk = self._situation(obs, chunks.shape[2])[each], chunks.flatten(0, 1)
+        member = torch.zeros(len(each), dtype=torch.long)
+        prediction = imagination.model.step(now, chunk, member)
+        uncertainty = limits.uncertainty_of(prediction.disagreement).view_as(values)
+        return values + imagination.config.optimism * uncertain_bonus(values, uncertainty)
+
+    def handover(self, obs: ObservationHistory, chunks: Tensor, values: Tensor) -> Tensor:
+        """Values that leave only the base's first sample, in the episodes that are the base's."""
+        del obs, chunks
+        imagination = self.imagination
+        streams = self.runner.starting.tolist()
+        scores = values.clone()
+        for i, stream in enumerate(streams):
+            if self.replay.open_length(stream) == 0 or stream not in imagination.is_base:
+                draw = torch.rand((), generator=imagination.generator)
+                imagination.is_base[stream] = bool(draw >= imagination.policy_share)
+            if imagination.is_base[stream]:
+                scores[i, 1:] = -torch.inf
+        return scores
 
     def _situation(self, obs: ObservationHistory, chunk: int) -> Situation:
         """Where the environments [b] are that start a chunk of h steps."""

@@ -93,6 +93,7 @@ class StateModel(nn.Module):
         self.register_buffer("scale", torch.ones(shape.state))
         self.to(device)
         self.fitted = False
+        self.value_weights: Tensor | None = None
         self._generator = torch.Generator().manual_seed(seed)
         dynamics = [p for name, p in self.named_parameters() if not name.startswith("classifier.")]
         classifier = list(self.classifier.parameters())
@@ -106,7 +107,8 @@ class StateModel(nn.Module):
         inputs = 2 * size + 2 * h * self.shape.action
         # Free motion is nearly linear in the actions; the networks learn the rest.
         self.linear = EnsembleLinear(count, inputs, h * size)
-        self.change = EnsembleMLP(count, (inputs + h + context, *self.config.hidden, h * size))
+        more = context + self.config.noise
+        self.change = EnsembleMLP(count, (inputs + h + more, *self.config.hidden, h * size))
         self.classifier = EnsembleMLP(count, (size, _CLASSIFIER_HIDDEN, 1))
         self.register_buffer("step_scale", torch.ones(size))
 
@@ -140,14 +142,25 @@ class StateModel(nn.Module):
         )
 
     def _predict(
-        self, frames: Tensor, past: Tensor, actions: Tensor, mask: Tensor, context: Context | None
+        self,
+        frames: Tensor,
+        past: Tensor,
+        actions: Tensor,
+        mask: Tensor,
+        context: Context | None,
+        noise: Tensor | None = None,
     ) -> Tensor:
         """Normalised states [E, B, h, Z] after each step; frames [B, 2, Z] and context are normalised too."""
         inputs = self._inputs(frames, past, actions * mask[..., None])
         linear = torch.matmul(inputs, self.linear.weight) + self.linear.bias
         more = [] if context is None else [self._summary(context)]
+        if self.config.noise:
+            more.append(self._noise(mask) if noise is None else noise)
         change = linear + self.change(torch.cat([inputs, mask, *more], -1))
         return frames[..., -1:, :] + self.step_scale * change.unflatten(-1, (self.shape.chunk, -1))
+
+    def _noise(self, mask: Tensor) -> Tensor:
+        return torch.randn((*mask.shape[:-1], self.config.noise), generator=self._generator)
 
     def _inputs(self, frames: Tensor, past: Tensor, actions: Tensor) -> Tensor:
         """Inputs [..., in] of the linear part: state, velocity, past and planned actions."""
@@ -246,11 +259,18 @@ class StateModel(nn.Module):
         first = steps.windows(row, self.shape.chunk)
         made = first.valid & (torch.arange(self.shape.chunk) < length[..., None])
         then = steps.windows(torch.minimum(row + length, steps.last[row]), self.shape.chunk)
-        error, predicted = self._error(first, first.frames, made)
+        ahead = torch.arange(self.shape.chunk) + 1
+
+        def weights_at(row: Tensor) -> Tensor | None:
+            at = torch.minimum(row[..., None] + ahead, steps.last[row][..., None])
+            return None if self.value_weights is None else self.value_weights[at]
+
+        error, predicted = self._error(first, first.frames, made, weights_at(row))
         whole = torch.cat([first.frames, predicted], 2)
         at = length[..., None, None].expand(-1, -1, 1, whole.shape[-1])
         frames = torch.cat([whole.gather(2, at), whole.gather(2, at + 1)], 2)
-        second, after = self._error(then, frames, then.valid)
+        then_row = torch.minimum(row + length, steps.last[row])
+        second, after = self._error(then, frames, then.valid, weights_at(then_row))
         classes = self._classifier_loss(first, predicted, made) + self._classifier_loss(
             then, after, then.valid
         )
@@ -262,10 +282,27 @@ class StateModel(nn.Module):
         count = self.members
         return {"model_loss": float(error.detach()) / count, "success_loss": float(classes.detach()) / count}
 
-    def _error(self, windows: Windows, frames: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    def _error(
+        self, windows: Windows, frames: Tensor, valid: Tensor, weights: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """Mean squared error summed over the networks, and the predicted states [E, B, h, Z]."""
-        states = self._predict(frames, windows.past, windows.actions, valid.float(), windows.context)
-        error = (states - windows.states).square().mean(-1)
+        inputs = frames, windows.past, windows.actions, valid.float(), windows.context
+        best: Tensor | None = None
+        if self.config.noise:
+            # Of a few noises the one whose prediction is nearest learns (arXiv 1809.09087).
+            draws = torch.stack([self._noise(valid) for _ in range(4)])
+            with torch.no_grad():
+                off = torch.stack(
+                    [
+                        ((self._predict(*inputs, draw) - windows.states).square().mean(-1) * valid).sum(-1)
+                        for draw in draws
+                    ]
+                )
+            nearest = off.argmin(0)[None, ..., None].expand(1, *draws.shape[1:])
+            best = draws.gather(0, nearest)[0]
+        states = self._predict(*inputs, best)
+        squared = (states - windows.states).square()
+        error = (squared if weights is None else weights * squared).mean(-1)
         return _mean(error, valid & windows.seen).sum(), states
 
     def _classifier_loss(self, windows: Windows, predicted: Tensor, valid: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ Critics are trained on executed chunks A, in windows that begin at every environ
 pass through the base.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -94,11 +95,19 @@ class ResidualChunkLearner(DeterministicActorLearner):
         return values.amax(1) if backup == "max" else values.mean(1)
 
     @torch.no_grad()
-    def plan(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+    def plan(
+        self,
+        obs: ObservationBatch,
+        base_samples: Chunk,
+        generator: torch.Generator,
+        rank: Callable[[Tensor, Tensor], Tensor] | None = None,
+    ) -> Tensor:
         """Chunks [B, h, A] that the policy executes while it explores."""
         networks, features = self.networks, self.networks.encoder(obs)
         chunks = networks.candidates(features, base_samples)
-        best = select_best(chunks, networks.values(features, chunks), base_samples).actions
+        values = networks.values(features, chunks)
+        scores = rank(chunks, values) if rank else values
+        best = select_best(chunks, scores, base_samples).actions
         noise = torch.randn(best.shape, generator=generator).to(self.device)
         return networks.explore(best, self.config.exploration_std, noise)
 

@@ -35,9 +35,15 @@ def train_off_policy(
     rollout = TrainingRollout(envs, policy, run.logger, seed, with_base_samples=True, learns_from_images=seen)
     updater = Updater(config, components, run)
     streams = np.arange(envs.num_envs)
-    if components.imagination and components.imagination.config.planning:
-        assert isinstance(policy, CandidatesPolicy)
-        policy.rank = Planner(components.imagination, components.replay, policy.runner)
+    if components.imagination and isinstance(policy, CandidatesPolicy):
+        planner = Planner(components.imagination, components.replay, policy.runner)
+        options = components.imagination.config
+        if options.planning:
+            policy.rank = planner
+        if options.optimism:
+            policy.rank = planner.optimistic
+        if options.handover:
+            policy.rank = planner.handover
 
     def decide() -> None:
         policy.active = learner.warmed_up and step >= config.warmup_steps
