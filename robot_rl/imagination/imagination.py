@@ -37,7 +37,6 @@ from robot_rl.imagination.gate import (
 from robot_rl.imagination.state_model import StateModel
 from robot_rl.imagination.values import BaseSampler, LearnedValues, QueriedValues, StateValues
 from robot_rl.imagination.world_model import WorldModel, situation
-from robot_rl.learning.candidates import candidate_target_values
 from robot_rl.learning.learner import CandidatesLearner, ChunkLearner
 from robot_rl.policies.bases.base_policy import Chunk
 from robot_rl.policies.finetuned.residual_chunk import corrected_chunks
@@ -238,11 +237,14 @@ class Imagination:
         with torch.enable_grad():
             state = frames[:, -1].clone().requires_grad_(True)
             learner = self.learner
-            features = learner.critics.target_features({"state": state})  # type: ignore[attr-defined]
-            chunks = corrected_chunks(learner.target_actor, features.detach(), samples)  # type: ignore[attr-defined]
+            features = learner.critics.encoder({"state": state})  # type: ignore[attr-defined]
+            actor = learner.target_actor  # type: ignore[attr-defined]
+            chunks = corrected_chunks(actor, features.detach(), samples)
             chunks = torch.cat([samples.actions, chunks], 1).detach()
-            subset = torch.arange(learner.config.num_critics)  # type: ignore[attr-defined]
-            value = candidate_target_values(learner.critics, features, chunks, subset)  # type: ignore[attr-defined]
+            count, candidates = chunks.shape[:2]
+            repeated = features.repeat_interleave(candidates, 0)
+            values = learner.critics.values(repeated, chunks.flatten(0, 1).flatten(1))  # type: ignore[attr-defined]
+            value = values.mean(0).view(count, candidates)
             (gradient,) = torch.autograd.grad(value.amax(1).sum(), state)
         return gradient
 
