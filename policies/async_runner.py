@@ -229,8 +229,9 @@ class AsyncRunner(ChunkRunner):
         super().replan(env_id)
         before = self._episodes[env_id]
         self._forget(env_id)
-        if before.now > 0:
-            self._episodes[env_id] = _Episode(features=before.features, replanning=True)
+        episode = self._episodes[env_id]
+        # An arm that has not begun to move may wait for its first chunk.
+        episode.features, episode.replanning = before.features, before.now > 0 or before.replanning
 
     def follow(self, env_id: int, actions: NDArray[np.float32]) -> None:
         """Say which actions [T, A] an episode executes whatever is chosen, as along a demonstration."""
@@ -256,7 +257,7 @@ class AsyncRunner(ChunkRunner):
         that has arrived, the actions meant for the coming steps, then a hold. The features are of the
         observation that this chunk was made from. The base is not run for either.
         """
-        copies = self.feature_copies if with_base_samples else min(self.feature_copies, 1)
+        copies, with_features = self._features_of_step(with_base_samples)
         execute = execute or self.base.spec.execute
         self._update_history(frames, env_ids)
         episodes = {int(i): self._episodes[i] for i in env_ids}
@@ -277,9 +278,7 @@ class AsyncRunner(ChunkRunner):
             coming = self._coming(list(episodes))
             drawn = None if coming.noise is None else coming.noise.cpu().numpy()
             base_samples = BaseSamples(drawn, coming.actions.cpu().numpy())
-        features = None
-        if copies and (with_base_samples or self.features_every_step):
-            features = self._newest_features(list(episodes)).cpu().numpy()
+        features = self._newest_features(list(episodes)).cpu().numpy() if with_features else None
         for episode in episodes.values():
             episode.now += 1
         at = position.clip(max=self.base.spec.execute - 1)

@@ -169,8 +169,7 @@ class ChunkRunner:
         self._update_history(frames, env_ids)
         starting = self._cursor[env_ids] >= (execute or self.base.spec.execute)
         base_samples = features = None
-        with_features = self.feature_copies > 0 and (with_base_samples or self.features_every_step)
-        copies = self.feature_copies if with_base_samples else min(self.feature_copies, 1)
+        copies, with_features = self._features_of_step(with_base_samples)
         with_base_samples = with_base_samples and self.base_samples > 0
         asked = starting if self.decisions_only else np.ones(len(env_ids), bool)
         observed = asked if with_base_samples or with_features else starting
@@ -285,6 +284,11 @@ class ChunkRunner:
         """Newest observations [b, To, …] of some environments."""
         device = self.base.device
         return {key: torch.from_numpy(value[env_ids]).to(device) for key, value in self._history.items()}
+
+    def _features_of_step(self, with_base_samples: bool) -> tuple[int, bool]:
+        """Versions K of the features that are computed of an observation, and whether a step returns them."""
+        copies = self.feature_copies if with_base_samples else min(self.feature_copies, 1)
+        return copies, copies > 0 and (with_base_samples or self.features_every_step)
 
     def _shifts(self, env_ids: NDArray[np.int64], copies: int) -> Tensor:
         """Random shifts [b, cameras, 2, K - 1] of the images of all but the first of K copies to encode."""

@@ -411,7 +411,8 @@ def test_features_are_of_the_observation_that_the_executed_chunk_was_made_from()
     # Requested at the steps 0, 2 and 6, and executed from 0, 4 and 8 on.
     assert [stored(step) for step in range(10)] == [0] * 4 + [2] * 4 + [6] * 2
     assert policy.seen == [(0, 0), (4, 2), (8, 6)]
-    # After a takeover those that were known last, until the new chunk is there.
+    # After a takeover those that were known last, until the new chunk is there; also after two at once.
+    policy.replan(0)
     policy.replan(0)
     assert [stored(step) for step in range(10, 14)] == [6, 6, 10, 10]
     assert policy.seen[-1] == (12, 10)
