@@ -93,8 +93,21 @@ class FiLMResNet(nn.Module):
         return features
 
 
+class _GroupNorm(nn.GroupNorm):
+    """GroupNorm whose bfloat16 is fast on a CPU.
+
+    There, torch normalises bfloat16 [B, C, H, W] with the channels last in memory, as convolutions return it,
+    5 to 10 times as slowly as with the channels first.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.is_cpu and x.dtype == torch.bfloat16:
+            return super().forward(x.contiguous()).contiguous(memory_format=torch.channels_last)
+        return super().forward(x)
+
+
 def _norm(channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(max(1, channels // CHANNELS_PER_GROUP), channels)
+    return _GroupNorm(max(1, channels // CHANNELS_PER_GROUP), channels)
 
 
 def _halved(size: int, times: int) -> int:
