@@ -25,8 +25,8 @@ class RobotTask:
 
     num_envs = 1
 
-    def __init__(self, environment: Mapping[str, Any]) -> None:
-        """Describe the task by the environment of a dataset or policy.
+    def __init__(self, environment: Mapping[str, Any], instruction: str | None = None) -> None:
+        """Describe the task by the environment of a dataset or policy, and by one of its instructions.
 
         Raises:
             ValueError: if that is a simulated task, or its rate is no whole number.
@@ -39,6 +39,8 @@ class RobotTask:
         rate = environment["control_freq"]
         if rate != int(rate):
             raise ValueError(f"control_freq={rate:g}: it must be a whole number of steps per second")
+        if instruction is not None:
+            environment = {**environment, "instructions": [instruction]}
         self._environment = environment
         self.observation_spec = seen = ObservationSpec.from_dict(environment["observation_spec"])
         self.action_spec = spec_from_list(environment["action_spec"])

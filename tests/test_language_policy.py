@@ -95,8 +95,7 @@ def test_rl_with_an_instruction_that_it_does_not_know_is_refused(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ("method.encoder=state", "method.demo_ratio=0", f"runs_dir={tmp_path}", "name=rl", *SMALL_RL)
-    other = ("task=language_pick_place", "accept=[task,env,state_layout,env_args]")
-    train = ["train", "method=residual_chunk", f"base={run}", *other, *TASK, *more]
+    train = ["train", "method=residual_chunk", f"base={run}", "task=language_pick_place", *TASK, *more]
     assert main(train) == 2
     error = capsys.readouterr().err
     assert "was not trained on" in error

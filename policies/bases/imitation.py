@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from numpy.typing import ArrayLike
@@ -115,6 +115,10 @@ class ImitationPolicy(BasePolicy):
         Raises:
             ValueError: if they do not fit.
         """
+
+    def unfreeze(self) -> Self:
+        """Let all weights learn that learn in a new policy of this kind; returns the policy."""
+        return self.requires_grad_(True).train()
 
     def _build_vision(self, image_size: Sequence[int] | None) -> tuple[nn.ModuleList, int]:
         """Encoders of the spec's cameras, and the size F of an encoded observation."""

@@ -12,7 +12,7 @@ pretrained text encoder that of the one for the instruction.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from robot_rl.policies.nets.film_resnet import CHANNELS_PER_GROUP, FiLMResNet
 from robot_rl.policies.nets.language import SentenceEncoder, Tokenizer, vocabulary_of
 from robot_rl.policies.nets.normalizer import OBSERVATION_BOUND
 from robot_rl.policies.nets.pretrained import (
+    PretrainedEncoder,
     PretrainedImages,
     PretrainedSentence,
     describe_image_encoder,
@@ -139,6 +140,10 @@ class VLAPolicy(FlowPolicy):
         if config.text:
             pretrained["text"] = describe_text_encoder(config.text, instructions)
         words = config.words or vocabulary_of(instructions)
+        if not config.text:
+            known = Tokenizer(words)
+            for text in instructions:
+                known.numbers_of(text)
         return replace(config, words=words, pretrained=pretrained)
 
     def load_pretrained(self) -> None:
@@ -147,6 +152,13 @@ class VLAPolicy(FlowPolicy):
             images.load(config.vision)
         if config.text and isinstance(sentence, PretrainedSentence):
             sentence.load(config.text)
+
+    def unfreeze(self) -> Self:
+        super().unfreeze()
+        for part in (self.vision[0], self.sentence):
+            if isinstance(part, PretrainedEncoder):
+                part.freeze_constants()
+        return self
 
     @property
     def example_instruction(self) -> str:

@@ -91,6 +91,13 @@ class PretrainedEncoder(nn.Module):
         except Exception as error:  # of many classes, some of them of transformers' own dependencies
             raise ValueError(f"transformers cannot build the pretrained encoder: {_line(error)}") from error
         self.tower = self._part(model)
+        self._constants: list[nn.Parameter] = []
+        """Weights that are not trained."""
+
+    def freeze_constants(self) -> None:
+        """Keep the weights as they are that are not to be trained."""
+        for weights in self._constants:
+            weights.requires_grad_(False)
 
     def load(self, directory: str) -> None:
         """Take over the weights in a directory.
@@ -160,9 +167,9 @@ class PretrainedImages(PretrainedEncoder):
             raise ValueError(f"the pretrained encoder of images cannot be used: {_line(error)}") from error
         # What is for other purposes, such as a pooled output, gets no gradient.
         seen.sum().backward()
-        for weights in self.tower.parameters():
-            weights.requires_grad_(weights.grad is not None)
-            weights.grad = None
+        self._constants = [weights for weights in self.tower.parameters() if weights.grad is None]
+        self.freeze_constants()
+        self.tower.zero_grad(set_to_none=True)
         self.head = nn.Sequential(nn.Linear(seen.shape[1], feature_size), nn.LayerNorm(feature_size))
         self.positions = nn.Parameter(0.02 * torch.randn(GRID * GRID, feature_size))
 
@@ -213,7 +220,8 @@ class PretrainedSentence(PretrainedEncoder):
     def __init__(self, described: Mapping[str, Any], feature_size: int) -> None:
         """Build it for features of size F."""
         super().__init__(described, TEXT_ENCODERS)
-        self.tower.requires_grad_(False)
+        self._constants = list(self.tower.parameters())
+        self.freeze_constants()
         self.register_buffer("tokenizer_file", torch.zeros(described["tokenizer_bytes"], dtype=torch.uint8))
         config: Any = self.tower.config
         self.vocabulary = int(config.vocab_size)

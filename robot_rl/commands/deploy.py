@@ -63,6 +63,7 @@ from robot_rl.robot.operators.person import (
 from robot_rl.saved_policies.bundle import CLASSIFIER, Manifest, check_same_robot, is_bundle, read_manifest
 from robot_rl.saved_policies.loading import (
     acting_policy,
+    base_of,
     choose_device,
     chosen_execution,
     is_server,
@@ -252,6 +253,9 @@ def _facts(
     environment: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What the results say of the policy, the robot and the options."""
+    asked = config.instruction
+    if asked is None and base_of(networks).spec.instruction:
+        (asked,) = environment["instructions"]
     return {
         "policy": config.policy,
         "kind": "tuned" if isinstance(networks, FinetunedPolicy) else "base",
@@ -263,7 +267,7 @@ def _facts(
         "operator": config.operator,
         "recorded": _raw_folder(config),
         "lookahead_ms": config.lookahead_ms,
-        "instruction": config.instruction,
+        "instruction": asked,
         "seed": config.seed,
     }
 

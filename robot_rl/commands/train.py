@@ -175,7 +175,8 @@ def _run_inputs(config: Config, device: torch.device, processes: Processes, clos
     robot = None
     if isinstance(config.task, RobotTaskConfig):
         assert config.data is not None
-        robot = RobotTask(Dataset(Path(config.data)).environment)
+        asked = config.hil.instruction if config.hil else None
+        robot = RobotTask(Dataset(Path(config.data)).environment, asked)
     return RunInputs(
         robot.task if robot else config.task,
         config.base,

@@ -65,6 +65,16 @@ OF_A_SCENE: Final = ("task", "env", "env_args", "state_layout", "model_seed", "r
 _IGNORED = ("horizon", "instructions", "scene_instructions")
 
 
+def same_scene(environments: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those environment descriptions that are of the same scene as the first."""
+    return [one for one in environments if one.get("env") == environments[0].get("env")]
+
+
+def all_instructions(environments: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The instructions of all environment descriptions, each once."""
+    return list(dict.fromkeys(text for one in environments for text in one.get("instructions", [])))
+
+
 def _within(name: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
     """Differing values by dotted name, recursively for mappings."""
     if isinstance(then, Mapping) and isinstance(now, Mapping):

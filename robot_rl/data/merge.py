@@ -13,7 +13,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from robot_rl.data.compatibility import OF_A_SCENE, check_same_environment
+from robot_rl.data.compatibility import (
+    OF_A_SCENE,
+    all_instructions,
+    check_same_environment,
+    same_scene,
+)
 from robot_rl.data.dataset import TARGET, Dataset, required_keys
 from robot_rl.data.episode_notes import SOURCE, notes_of, source_names, without_notes
 from robot_rl.data.episode_stream import (
@@ -84,13 +89,11 @@ def rewrite(
         ValueError: if an episode differs from the others.
         OSError: if the disk is full.
     """
-    environment = dict(parts[0].dataset.environment)
-    if horizons := [part.dataset.environment.get("horizon") for part in parts]:
-        environment["horizon"] = max(horizon or 0 for horizon in horizons)
-    scene = environment.get("env")
-    alike = [part.dataset.environment for part in parts if part.dataset.environment.get("env") == scene]
-    if told := [text for one in alike for text in one.get("instructions", [])]:
-        environment["instructions"] = list(dict.fromkeys(told))
+    # A scene keeps its time limit and its instructions when others are added.
+    alike = same_scene([part.dataset.environment for part in parts])
+    environment = {**alike[0], "horizon": max(one.get("horizon") or 0 for one in alike)}
+    if told := all_instructions(alike):
+        environment["instructions"] = told
     actors = () if SOURCE in drop else _actors(parts)
     writer = DatasetWriter(out, environment, _collection(parts, drop), durable=False)
     for part in parts:

@@ -30,7 +30,7 @@ class BaseFinetuner:
     def __init__(self, base: BasePolicy, lr: float, max_grad_norm: float, seed: int) -> None:
         assert isinstance(base, ImitationPolicy)
         self.base, self.max_grad_norm = base, max_grad_norm
-        self.trained = copy.deepcopy(base).requires_grad_(True).train()
+        self.trained = copy.deepcopy(base).unfreeze()
         self.optimizer = torch.optim.AdamW(self.trained.parameters(), lr, fused=True)
         self._generator = torch.Generator().manual_seed(seed)
 

@@ -12,7 +12,12 @@ from typing import Any
 
 import torch
 
-from robot_rl.data.compatibility import OF_A_SCENE, check_same_environment
+from robot_rl.data.compatibility import (
+    OF_A_SCENE,
+    all_instructions,
+    check_same_environment,
+    same_scene,
+)
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.decision_replay import DecisionReplay
 from robot_rl.data.demonstrations import demonstration_rows, demonstrations_to_replay
@@ -111,13 +116,16 @@ def build_offline(method: OfflineMethod, inputs: RunInputs) -> OfflineComponents
     replay = Dataset(Path(method.replay)) if method.replay else None
     if replay:
         check_same_environment(replay.environment, environment, f"dataset {replay.path}", accept)
-    config = trained = None
+    config = trained = made_in = None
     if isinstance(base, RunBase):
         trained, made_in = trained_base(base.path)
         check_same_environment(made_in, environment, f"base policy {base.path}", accept)
     else:
         config = base
     context = DatasetContext(dataset, config, inputs.seed, inputs.device, inputs.processes, trained, replay)
+    made_from = [environment, *([replay.environment] if replay else []), *([made_in] if made_in else [])]
+    if told := all_instructions(same_scene(made_from)):
+        environment = {**environment, "instructions": told}
     return OfflineComponents(method.build_learner(context), environment)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from robot_rl.data.compatibility import check_same_environment
+from robot_rl.data.compatibility import OF_A_SCENE, check_same_environment
 from robot_rl.data.replay import SwitchCost
 from robot_rl.envs.action import ActionSpec
 from robot_rl.envs.robot_task import RobotTask
@@ -105,8 +105,9 @@ def build_context(
         _check_execution(inputs.execution, method, base)
     else:
         base, meta = trained
+        accept = (*inputs.accept, *(OF_A_SCENE if base.spec.instruction else ()))
         check_same_environment(
-            meta["environment"], envs.describe(), f"base policy {path}", inputs.accept, base_cameras
+            meta["environment"], envs.describe(), f"base policy {path}", accept, base_cameras
         )
     if (base.spec.state_size, base.spec.action_size) != (observed.state_size, action_size):
         raise ValueError(
@@ -128,9 +129,14 @@ def _encoder_spec(
     """What RL learns from. Raises ValueError if the base does not give it."""
     observed, encoder = envs.observation_spec, method.encoder
     if len(told := envs.task.instructions) > 1 and not (encoder == BASE_FEATURES and base.spec.instruction):
+        option = (
+            f"hil.instruction={told[0]!r}"
+            if isinstance(envs, RobotTask)
+            else f"task.instructions=[{told[0]}]"
+        )
         raise ValueError(
             f"the task has {len(told)} instructions, and what RL trains sees none: choose one "
-            f"(task.instructions=[{told[0]}]), or method.encoder=base with a base that reads them"
+            f"({option}), or method.encoder=base with a base that reads them"
         )
     if encoder == BASE_FEATURES:
         if not base.feature_size:
@@ -157,7 +163,7 @@ def trained_base(path: str) -> tuple[ImitationPolicy, Mapping[str, Any]]:
     base = base_of(networks)
     if not isinstance(base, ImitationPolicy) or isinstance(base, UniformPolicy):
         raise ValueError(f"the base policy of {path} has no weights to train: choose another run")
-    return base.requires_grad_(True).train(), meta["environment"]
+    return base.unfreeze(), meta["environment"]
 
 
 def _load_base(inputs: RunInputs, method: str) -> tuple[BasePolicy, Mapping[str, Any]]:

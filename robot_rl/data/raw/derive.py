@@ -104,6 +104,8 @@ class _Derivation:
         self._bridged: dict[int, dict[str, float]] = {}
         self._used: list[dict[str, Any]] = []
         self._longest = 0
+        self._asked: list[str] = []
+        """Instructions of the episodes that are used."""
         self._cameras: tuple[str, ...] = ()
         self._rebuilt = False
 
@@ -118,6 +120,8 @@ class _Derivation:
             why = "; ".join(f"episode {number}: {reason}" for number, reason in self._left_out.items())
             raise ValueError(f"{self._raw.root} has no episode that can be used ({why or 'it has none'})")
         self._environment.setdefault("horizon", self._longest)
+        if self._asked:
+            self._environment.setdefault("instructions", list(dict.fromkeys(self._asked)))
         self._writer.describe(self._environment, self._collection())
         return DeriveResult(
             self._writer.num_episodes, self._writer.num_steps, self._left_out, self._bridged, self._cameras
@@ -151,6 +155,7 @@ class _Derivation:
             episode = {**episode, "sim_state": self._config.rebuild(steps.sensor(SCENE))}
             self._rebuilt = True
         if asked is not None:
+            self._asked.append(asked)
             episode = {
                 **episode,
                 INSTRUCTION: np.tile(encode_instruction(asked), (len(episode["action"]), 1)),

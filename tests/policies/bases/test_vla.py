@@ -117,6 +117,11 @@ def test_words_that_it_was_not_trained_on_are_refused_in_one_line() -> None:
         policy.sample(without)
 
 
+def test_words_that_lack_in_the_configuration_are_told_before_the_training() -> None:
+    with pytest.raises(ValueError, match="not trained on 'green'"):
+        VLAPolicy.for_instructions(VLAConfig(words=["stack", "the", "cube", "on", "red"]), TEXTS)
+
+
 def test_it_needs_a_camera() -> None:
     with pytest.raises(ValueError, match=r"base=vla needs images: add task\.cameras"):
         VLAPolicy(SMALL, 3, 2)

@@ -1,5 +1,6 @@
 """Encoders that transformers has saved: their own weights, and policies that need them no more once saved."""
 
+import copy
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -193,6 +194,11 @@ def test_training_changes_the_image_encoder_and_not_the_text_encoder(config: VLA
     assert "sentence.head.weight" in changed
     assert not [name for name in changed if name.startswith("sentence.tower")]
     learner.load_state_dict(learner.state_dict())
+    # As the base of a tuned policy it is frozen; trained further, it learns what it has learned here.
+    learns = {name: weights.requires_grad for name, weights in policy.named_parameters()}
+    assert not all(learns.values())
+    again = copy.deepcopy(policy).requires_grad_(False).unfreeze()
+    assert {name: weights.requires_grad for name, weights in again.named_parameters()} == learns
     asked = {**observations(), "instruction": told(TEXTS[0])}
     assert learner.ema.average.sample(asked).actions.shape == (3, 1, 4, 2)
 

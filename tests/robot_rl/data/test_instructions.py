@@ -15,6 +15,7 @@ from robot_rl.data.summary import dataset_lines
 from robot_rl.data.validation import find_problems as problems_of
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
+from robot_rl.saved_policies.loading import load_networks
 from tests.conftest import RunCommand
 from tests.robot_rl.data.small_dataset import arrays, environment, same_data, write
 
@@ -84,18 +85,18 @@ def test_datasets_of_several_tasks_are_merged_by_their_common_arrays(
     tmp_path: Path, robot_rl: RunCommand
 ) -> None:
     one = instructed(tmp_path / "a.zarr", extra=["drawer_pos"])
-    other = instructed(tmp_path / "b.zarr", ["lift the cube"], extra=["cube_pos"], task="lift", env="Lift")
+    elsewhere = {"task": "lift", "env": "Lift", "horizon": 999}
+    other = instructed(tmp_path / "b.zarr", ["lift the cube"], extra=["cube_pos"], **elsewhere)
     robot_rl(
         "data merge", f"datasets=[{one.path},{other.path}]", f"out={tmp_path}/m.zarr", "across_tasks=true"
     )
     merged = Dataset(tmp_path / "m.zarr")
     assert merged.instructions == [*TEXTS, "lift the cube"]
     assert set(merged.keys) == set(one.keys) - {"drawer_pos"}
-    assert merged.collection["parts"][1]["environment"] == {
-        "task": "lift",
-        "env": "Lift",
-        "instructions": ["lift the cube"],
-    }
+    assert merged.collection["parts"][1]["environment"] == {**elsewhere, "instructions": ["lift the cube"]}
+    # Time limit and instructions are those of the scene that the description is of.
+    assert merged.environment["horizon"] == one.environment["horizon"] < 999
+    assert merged.environment["instructions"] == ["open the drawer", "close the drawer"]
     assert problems_of(merged.path) == []
 
 
@@ -135,3 +136,17 @@ def test_an_instruction_is_lerobots_task_in_both_directions(tmp_path: Path, robo
     foreign = Dataset(tmp_path / "foreign.zarr")
     assert foreign.observation_spec.instruction
     assert foreign.instructions == list(TEXTS)
+    assert foreign.environment["instructions"] == ["open the drawer", "close the drawer"]
+
+
+def test_a_policy_is_for_the_instructions_of_its_dataset_and_its_replay(
+    tmp_path: Path, robot_rl: RunCommand
+) -> None:
+    one, other = (instructed(tmp_path / f"{text[0]}.zarr", [text]).path for text in TEXTS[:2])
+    small = ("method.steps=1", "method.batch_size=4", "base.width=8", "base.horizon=4", "base.execute=2")
+    run = (f"runs_dir={tmp_path}", "name=run", "device=cpu", *small)
+    robot_rl(
+        "train", "method=bc", "base=diffusion", "task=robot", f"data={one}", f"method.replay={other}", *run
+    )
+    _, meta = load_networks(str(tmp_path / "run"))
+    assert meta["environment"]["instructions"] == list(TEXTS[:2])

@@ -88,6 +88,13 @@ def test_a_simulated_tasks_data_are_no_robots(
         RobotTask({**environment, "control_freq": 12.5})
 
 
+def test_rl_on_a_robot_is_for_the_instruction_that_it_is_given(recorded: Path) -> None:
+    environment = {**Dataset(recorded).environment, "instructions": ["open the drawer", "close it"]}
+    assert RobotTask(environment).task.instructions == ["open the drawer", "close it"]
+    one = RobotTask(environment, "close it")
+    assert one.task.instructions == one.describe()["instructions"] == ["close it"]
+
+
 @pytest.mark.full
 def test_recordings_of_a_served_arm_become_a_policy_that_rl_improves_on_it(
     base_run: Path, robot_rl: RunCommand, tmp_path: Path

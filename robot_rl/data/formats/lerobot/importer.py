@@ -138,7 +138,7 @@ class _Foreign:
             )
         skipped = [name for name, one in features.items() if one["dtype"] in ("string", "language")]
         self.lost = [f"{name} is text, and left out" for name in skipped]
-        self._instructed = self._has_instructions()
+        self._instructions = self._find_instructions()
         self._more = {name: _array_name(name) for name in files.numbers if name not in _NAMED}
         """Other features, and the names of their arrays."""
         for name, array in self._more.items():
@@ -173,19 +173,20 @@ class _Foreign:
             "truncated": ends & (not won),
         }
         arrays |= {array: files.column(table, name) for name, array in self._more.items()}
-        if self._instructed:
+        if self._instructions:
             arrays[INSTRUCTION] = _instruction(row)
         return arrays, won, int(row["episode_index"])
 
-    def _has_instructions(self) -> bool:
-        """Whether every episode has a task that can be its instruction; else the tasks are labels only."""
+    def _find_instructions(self) -> list[str]:
+        """The instructions; none, but labels, if a task cannot be one."""
+        found = dict.fromkeys("; ".join(row["tasks"]) for row in self._files.episodes)
         try:
-            for row in self._files.episodes:
-                encode_instruction("; ".join(row["tasks"]))
+            for text in found:
+                encode_instruction(text)
         except ValueError as error:
             self.lost.append(f"the tasks become labels, and no instructions: {error}")
-            return False
-        return True
+            return []
+        return list(found)
 
     def _won(self, table: pa.Table) -> bool:
         if self._success is not None:
@@ -222,7 +223,7 @@ class _Foreign:
             raise ValueError(f"{files.path}: images have several sizes ({told}), and a dataset has one")
         size = next(iter(sizes.values()), (84, 84))
         state = int(np.prod(files.features[layout.STATE]["shape"]))
-        observed = ObservationSpec((_STATE,), (state,), tuple(seen), size, self._instructed)
+        observed = ObservationSpec((_STATE,), (state,), tuple(seen), size, bool(self._instructions))
         return {
             "task": files.tasks[0] if files.tasks else "unknown",
             "robot": files.info.get("robot_type") or "unknown",
@@ -231,6 +232,7 @@ class _Foreign:
             "observation_spec": observed.as_dict(),
             "action_spec": spec_to_list(dims),
             **({"render": "camera"} if seen else {}),
+            **({"instructions": self._instructions} if self._instructions else {}),
         }
 
 

@@ -492,6 +492,7 @@ def test_the_label_instruction_becomes_the_instruction_of_the_episode(tmp_path: 
     asked = {"instruction": "open the drawer"}
     dataset, derived = made(tmp_path, Motion(labels=asked), Motion(labels={"instruction": "close it"}))
     assert dataset.instructions == ["open the drawer", "close it"]
+    assert dataset.environment["instructions"] == ["open the drawer", "close it"]
     assert dataset.observation_spec.instruction
     assert not derived.left_out
 
