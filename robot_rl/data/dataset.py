@@ -181,9 +181,14 @@ class Dataset:
 
     @property
     def sha256(self) -> str:
-        """Digest of episode ends and applied actions, which identifies the data."""
-        content = self.episode_ends.tobytes() + self["applied_action"].tobytes() if self.num_steps else b""
-        return hashlib.sha256(content).hexdigest()
+        """Digest of episode ends, applied actions, targets and instructions, which identifies the data."""
+        digest = hashlib.sha256()
+        if self.num_steps:
+            digest.update(self.episode_ends.tobytes())
+            for key in ("applied_action", TARGET, INSTRUCTION):
+                if key in self.keys:
+                    digest.update(self[key].tobytes())
+        return digest.hexdigest()
 
     @property
     def observation_spec(self) -> ObservationSpec:

@@ -1,6 +1,7 @@
 """Behaviour cloning: a base policy from demonstrations, or from episodes of a tuned policy (distillation)."""
 
 import copy
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from robot_rl.learning.processes import (
     scattered_moments,
     whole_tensor,
 )
+from robot_rl.machine import memory_bytes
 from robot_rl.methods.method import DatasetContext, OfflineMethod
 from robot_rl.policies.bases.generative import GenerativeConfig
 from robot_rl.policies.bases.imitation import ImitationConfig, ImitationPolicy
@@ -192,7 +194,7 @@ class BCMethod(OfflineMethod):
         """Build the learner of a policy: with fitted normalisers, or of a trained one that keeps its own."""
         datasets = [context.dataset, *([context.replay] if context.replay else [])]
         config = self._policy_config(context, datasets)
-        from_files = context.processes.reads_dataset
+        from_files = context.processes.reads_dataset or _exceed_memory(datasets)
         parts = []
         for dataset in datasets:
             keep, steps = imitated(dataset, successes_only=self.config.successes_only)
@@ -226,6 +228,23 @@ class BCMethod(OfflineMethod):
                 context.trained.check_instruction(text)
             return config
         return kind.for_instructions(config, instructions)
+
+
+def _exceed_memory(datasets: Sequence[Dataset]) -> bool:
+    """Whether the images would take more than half of the main memory; tells the user so."""
+    images = 0
+    for dataset in datasets:
+        height, width = dataset.observation_spec.image_size
+        images += dataset.num_steps * len(dataset.observation_spec.cameras) * height * width * 3
+    memory = memory_bytes(torch.device("cpu"))
+    if 2 * images <= memory:
+        return False
+    print(
+        f"the images take {images / 1e9:.1f} GB of {memory / 1e9:.1f} GB of memory: each batch reads its own "
+        "from the dataset's files, which takes longer",
+        file=sys.stderr,
+    )
+    return True
 
 
 def _new_policy(config: ImitationConfig, dataset: Dataset, windows: Windows) -> ImitationPolicy:

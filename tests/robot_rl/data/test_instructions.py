@@ -63,6 +63,9 @@ def test_a_dataset_knows_the_instruction_of_each_episode(tmp_path: Path) -> None
     assert windows.instruction is not None
     assert windows.instruction.shape == (dataset.num_steps, 128)
     assert problems_of(dataset.path) == []
+    # A run is not resumed with other words for the same episodes.
+    assert instructed(tmp_path / "b.zarr").sha256 == dataset.sha256
+    assert instructed(tmp_path / "c.zarr", [TEXTS[1], *TEXTS[1:]]).sha256 != dataset.sha256
 
 
 def test_a_dataset_without_instructions_loads_as_before(tmp_path: Path) -> None:
