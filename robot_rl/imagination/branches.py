@@ -151,7 +151,7 @@ class Branches:
             uncertainty = limits.uncertainty_of(prediction.disagreement)
             if self.ignore_uncertainty:
                 uncertainty = torch.zeros_like(uncertainty)
-            kept = (uncertainty <= most) & ~outcome.doubtful
+            kept = (uncertainty <= most) & ~outcome.doubtful & prediction.states.isfinite().all(2).all(1)
             after = now.after(chunk, prediction.states)
             samples_after = stored or self._sample_base(after, generator)
             reward, discount = self.returns.of_chunk(chunk, now.past, outcome.length, outcome.success)
@@ -168,11 +168,13 @@ class Branches:
                 "demo": torch.zeros_like(reward),
             }
             if self.trace is not None:
-                if first is not None:
-                    # The return so far again: else branches that end before a doubtful success count less.
-                    shorter = {**first, "weight": self.trace * first["weight"]}
-                    rows.append({name: value[~kept] for name, value in shorter.items()})
                 left = len(limits.uncertainty) - depth
+                if first is not None:
+                    # The return so far again, in place of those over more chunks: else branches that end
+                    # before a doubtful success count less.
+                    missing = sum(self.trace**more for more in range(1, left + 1))
+                    shorter = {**first, "weight": missing * first["weight"]}
+                    rows.append({name: value[~kept] for name, value in shorter.items()})
                 first = row = _expanded(first, row, self.trace**depth)
                 # No return over more chunks follows that of a success: it has their weight too.
                 longer = sum(self.trace**more for more in range(left))

@@ -54,6 +54,8 @@ class EpisodeTest:
     """Difference of the last predicted and real state, in units of the model's scale [R, S]."""
     persistence: Tensor
     """The same for the prediction that nothing moves [R, S]."""
+    seen: Tensor
+    """Whether the last state was recorded [R]; error and persistence are 0 where it was not."""
     disagreement: Tensor
     """Of the model's members [R, S]."""
     success: Tensor
@@ -72,7 +74,7 @@ class EpisodeTest:
     @property
     def is_finite(self) -> bool:
         """Whether all predictions were numbers."""
-        return bool(self.error.isfinite().all() and self.success.isfinite().all())
+        return all(part.isfinite().all() for part in (self.error, self.disagreement, self.success, self.gap))
 
     def scaled(self, factor: Tensor) -> "EpisodeTest":
         """The same test with a scale that is `factor` [S] times as fine."""
@@ -190,14 +192,14 @@ def replay_in_model(
         prediction = model.step(now, actions, member[alive], length)
         as_in_branch = model.step(now, actions, member[alive], whole)
         at = torch.arange(len(alive)), length - 1
-        # An unknown end is neither an error nor a change.
-        seen = window.seen[alive, part][at][:, None]
+        seen = window.seen[alive, part][at]
         found.append(
             {
                 "window": alive,
                 "depth": torch.full_like(alive, depth),
-                "error": seen * (prediction.states[at] - real[at]) / model.scale,
-                "persistence": seen * (window.frames[alive, -1] - real[at]) / model.scale,
+                "error": seen[:, None] * (prediction.states[at] - real[at]) / model.scale,
+                "persistence": seen[:, None] * (window.frames[alive, -1] - real[at]) / model.scale,
+                "seen": seen,
                 "disagreement": prediction.disagreement,
                 "success": as_in_branch.success_low.amax(1),
                 "possible": as_in_branch.success_high.amax(1),
@@ -263,8 +265,9 @@ def _backup(
 
 def calibrate(pool: Sequence[EpisodeTest], chunks: int, before: Limits | None = None) -> Limits:
     """Thresholds from tested episodes; if none of them failed, the threshold of success is that `before`."""
-    depth = torch.cat([test.depth for test in pool])
-    error = torch.cat([test.error for test in pool])[depth == 0].square().mean(0).sqrt().clamp(min=1e-6)
+    depth, seen = (torch.cat([getattr(test, name) for test in pool]) for name in ("depth", "seen"))
+    first = torch.cat([test.error for test in pool])[seen & (depth == 0)]
+    error = first.square().mean(0).sqrt().clamp(min=1e-6)
     limits = Limits(error, (), 1.0)
     uncertainty = limits.uncertainty_of(torch.cat([test.disagreement for test in pool]))
     # Branches are not longer than the episodes of the pool.
@@ -294,10 +297,9 @@ def _success_threshold(scores: Sequence[float]) -> float:
 
 def judge_model(pool: Sequence[EpisodeTest], limits: Limits) -> Verdict:
     """Measure a model on tested episodes."""
-    depth = torch.cat([test.depth for test in pool])
-    error, still, disagreement = (
-        torch.cat([getattr(test, name) for test in pool]) for name in ("error", "persistence", "disagreement")
-    )
+    names = ("depth", "seen", "error", "persistence", "disagreement")
+    depth, seen, *parts = (torch.cat([getattr(test, name) for test in pool]) for name in names)
+    depth, error, still, disagreement = (part[seen] for part in (depth, *parts))
     size, uncertainty = error.square().mean(1).sqrt(), limits.uncertainty_of(disagreement)
     # Chunks beyond the threshold are never used.
     used = (depth == 0) & (uncertainty <= limits.uncertainty[0])

@@ -151,6 +151,7 @@ class Imagination:
         """Test the model on the new episodes, learn from them, and let the gate decide."""
         config, new = self.config, self.episodes[self.learned :]
         first = not self.learned
+        pool_scale = None if first else self.model.scale.clone()
         if first and self._learned_values:
             self._learned_values.fit_norm(torch.cat([e.states for e in self.episodes]))
         tests = self._cross_test() if first else self._test(new)
@@ -160,21 +161,29 @@ class Imagination:
             if not first:
                 self.model.fit(self.episodes[: self.learned], 0, config.first_updates)
                 tests = self._test(new)
+        # The first ones are in the units of the states.
+        scale = torch.ones(()) if first else self.model.scale.clone()
         self._key_rows += [self._key_moments(episode) for episode in new]
         updates = config.first_updates if first else config.fit_updates
         losses = self.model.fit(self.episodes, 0 if first else len(new), updates)
-        if first:
-            # The others are of a model that is not used.
-            tests = [test for test in tests if test.is_finite] or tests
-            tests = [test.scaled(1 / self.model.scale) for test in tests]
+        # The others are of a model that is not used, or that fails.
+        tests = [test.scaled(scale / self.model.scale) for test in tests if test.is_finite]
+        if pool_scale is not None:
+            # A model in another process, or a new one, may have changed its units.
+            self.pool = [test.scaled(pool_scale / self.model.scale) for test in self.pool]
         self.pool = (self.pool + tests)[-config.pool :]
         self.learned = len(self.episodes)
         self._imagined, self._owed = {}, 0.0
         self._prepare_starts(len(new))
-        self.limits = calibrate(self.pool, self.chunks, self.limits)
+        if self.pool:
+            self.limits = calibrate(self.pool, self.chunks, self.limits)
         record: dict[str, float | bool] = {**losses, "step": step, "episodes": self.learned}
         record["rebuilt"] = rebuilt
-        if len(self.pool) >= config.pool:
+        if not tests:
+            self.gate.decide(passed=False)
+            record["passed"] = False
+        elif len(self.pool) >= config.pool:
+            assert self.limits is not None
             verdict = judge_model(self.pool, self.limits)
             # The pool may hold tests of an earlier, better model, and those of demonstrations, which are not
             # how the policy acts: the newest of the policy's have to agree with it.
@@ -183,8 +192,10 @@ class Imagination:
             self.gate.decide(passed=passed)
             record |= {**asdict(verdict), "newest_error": newest.error, "newest_gap": newest.gap}
             record["passed"] = passed
-        record |= {"share": self.gate.share, "success_threshold": self.limits.success}
-        record |= {f"uncertainty_{i + 1}": value for i, value in enumerate(self.limits.uncertainty)}
+        record["share"] = self.gate.share
+        if self.limits is not None:
+            record["success_threshold"] = self.limits.success
+            record |= {f"uncertainty_{i + 1}": value for i, value in enumerate(self.limits.uncertainty)}
         self.history.append(record)
 
     def _cross_test(self) -> list[EpisodeTest]:
@@ -248,7 +259,7 @@ class Imagination:
         self._starts = weights + left / count
 
     def _key_moments(self, episode: Episode) -> list[int]:
-        """Steps shortly before the episode's end, a gripper command or a jump of the value."""
+        """Steps before the episode's end, a gripper command or a jump of the value, once that is learned."""
         h, length = self.chunk, len(episode)
         found = set(range(max(0, length - 2 * h), length))
         for dimension in self.returns.switch.dimensions:
@@ -256,7 +267,7 @@ class Imagination:
             for at in (torch.nonzero(command[1:] != command[:-1]).squeeze(1) + 1).tolist():
                 found.update(range(max(0, at - h), at + 1))
         rows = torch.arange(0, length, h)
-        if len(rows) > 2:
+        if len(rows) > 2 and self.has_values:
             frames = torch.stack([episode.states[(rows - 1).clamp(min=0)], episode.states[rows]], 1)
             value = self.values(frames, self.generator)
             jump = (value[1:] - value[:-1]).abs()
@@ -289,7 +300,8 @@ class Imagination:
         self._owed += count / self.config.uses
         for _ in range(_CALLS):
             if self._owed > 0:
-                self._owed -= self.imagine()
+                # Branches without a usable chunk are not made again and again.
+                self._owed -= self.imagine() or self.config.branches
         self._owed = min(self._owed, 0.0)
         if not self._imagined or not len(self._imagined["reward"]):
             return None
@@ -377,7 +389,8 @@ class Imagination:
 
 def read_pool(state: Mapping[str, Any]) -> list[EpisodeTest]:
     """The pool in what `Imagination.state_dict` returned."""
-    return [EpisodeTest(**test) for test in state["pool"]]
+    # Tests of earlier versions do not say which ends were seen.
+    return [EpisodeTest(**{"seen": torch.ones_like(test["succeeded"]), **test}) for test in state["pool"]]
 
 
 def read_limits(state: Mapping[str, Any]) -> Limits | None:

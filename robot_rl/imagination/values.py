@@ -41,17 +41,16 @@ class StateValues(Protocol):
 class BaseSampler:
     """Queries the base at states, or its action head at features."""
 
-    def __init__(self, base: BasePolicy, samples: int, length: int, layout: Layout | None = None) -> None:
+    def __init__(self, base: BasePolicy, samples: int, length: int, layout: Layout) -> None:
         """Build the sampler.
 
         Args:
             base: the base policy.
             samples: samples N of an observation.
             length: steps h of a chunk that are executed; 1 for a method that learns from single actions.
-            layout: of the model's vectors; states alone if None.
+            layout: of the model's vectors.
         """
-        self.base, self.samples, self.length = base, samples, length
-        self.layout = layout or Layout(base.spec.state_size)
+        self.base, self.samples, self.length, self.layout = base, samples, length, layout
         self.queries = 0
         """Observations for which the base was sampled."""
 

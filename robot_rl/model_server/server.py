@@ -66,7 +66,6 @@ def serve_world_model(
     chunk: int,
     *,
     keys: str | Path | None = None,
-    resumable: bool = True,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Serve a world model until `stop` returns True or Ctrl-C.
@@ -74,21 +73,20 @@ def serve_world_model(
     Each run begins with the model as it was given; a run that is resumed brings its own state.
 
     Args:
-        model: learns from a run's episodes and predicts its chunks, in its own thread.
+        model: learns from a run's episodes and predicts its chunks, in its own thread. One that is not
+            `resumable` serves a single run.
         address: `ipc:///directory`, or `tcp://host:port` (seven ports from this one).
         environment: description of the environment that the model is of: `Dataset(…).environment`. Runs of
             another task, observation or action are refused.
         chunk: steps h of an executed chunk.
         keys: directory of the server's keys, made by `robot-rl robot keys`; required on a network.
-        resumable: whether the model has `checkpoint` and `restore`. Without them it serves a single run,
-            which cannot be resumed.
         stop: polled every 0.1 s.
 
     Raises:
         ValueError: if the address is in use or not valid, or the description is incomplete.
     """
     with ExitStack() as closing:
-        server = ModelServer(model, address, environment, chunk, keys, resumable, closing)
+        server = ModelServer(model, address, environment, chunk, keys, closing)
         while not stop():
             server.serve()
 
@@ -103,15 +101,14 @@ class ModelServer:
         environment: Mapping[str, Any],
         chunk: int,
         keys: str | Path | None,
-        resumable: bool,
         closing: ExitStack,
     ) -> None:
         """For the arguments see `serve_world_model`; what has to be closed is left to `closing`."""
         spec = ObservationSpec.from_dict(environment["observation_spec"])
-        self._model, self._resumable = model, resumable
+        self._model = model
         self._environment, self._chunk = dict(environment), chunk
         self._sizes = spec.state_size, len(environment["action_spec"])
-        self._first_state = _packed(model.checkpoint()) if resumable else None
+        self._first_state = _packed(model.checkpoint()) if model.resumable else None
         self._episodes: list[Episode] = []
         self._run, self._session, self._route = "", "", b""
         self._served = False
@@ -191,7 +188,7 @@ class ModelServer:
                 chunk=self._chunk,
                 members=self._model.members,
                 scale=pack_tensor(self._model.scale),
-                resumable=self._resumable,
+                resumable=self._model.resumable,
             ),
         )
 
@@ -234,7 +231,7 @@ class ModelServer:
             return Fitted(session=session, number=number, scale=pack_tensor(model.scale), losses=numbers)
         if isinstance(request, Step):
             return self._predicted(request)
-        if not self._resumable:
+        if not self._model.resumable:
             raise ProtocolError(Code.MODE, "this model cannot be saved")
         if isinstance(request, Restore):
             model.restore(_unpacked(request.content))

@@ -10,7 +10,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFor
 from scipy.integrate import trapezoid
 from scipy.stats import norm
 
-from robot_rl.imagination.gate import MAX_ERROR, MAX_GAP, MAX_MISSED, MIN_RANK
+from robot_rl.imagination.gate import MAX_ERROR, MAX_FALSE_EPISODES, MAX_GAP, MAX_MISSED, MIN_RANK
 from robot_rl.report.imagination_data import Decision, Horizon, ImaginationData
 from robot_rl.report.style import BASE, MUTED, SURFACE, TUNED, page_style, to_svg
 
@@ -23,7 +23,7 @@ _DECIDED = {
     "error": ("Error relative to persistence", MAX_ERROR),
     "rank": ("Rank correlation of uncertainty and error", MIN_RANK),
     "missed": ("Successes called failures", MAX_MISSED),
-    "false_success": ("Failed episodes with a false success", None),
+    "false_success": ("Episodes that failed with a false success, of all", MAX_FALSE_EPISODES),
     "gap": ("Imagined minus real R + γV", MAX_GAP),
 }
 """Title and threshold of each figure of the gate."""
@@ -53,8 +53,9 @@ def horizon(found: Horizon) -> str:
 
 def coverage(data: ImaginationData) -> str:
     """Part of the errors inside intervals of a nominal coverage."""
-    error = data.pooled("error").abs().numpy()
-    spread, held_out = data.pooled("disagreement").numpy(), data.limits.error.numpy()
+    seen = data.pooled("seen")
+    error, spread = (data.pooled(name)[seen].abs().numpy() for name in ("error", "disagreement"))
+    held_out = data.limits.error.numpy()
     width = norm.ppf((1 + _LEVELS) / 2)
     with page_style():
         figure, axes = _axes(4.6, 3.1)
@@ -69,9 +70,10 @@ def coverage(data: ImaginationData) -> str:
 
 def uncertainty(data: ImaginationData) -> str:
     """Error of tested chunks over the uncertainty of the model about them."""
-    size = data.pooled("error").square().mean(1).sqrt().numpy()
-    spread = data.limits.uncertainty_of(data.pooled("disagreement")).numpy()
-    depth = data.pooled("depth").numpy()
+    seen = data.pooled("seen")
+    size = data.pooled("error")[seen].square().mean(1).sqrt().numpy()
+    spread = data.limits.uncertainty_of(data.pooled("disagreement")[seen]).numpy()
+    depth = data.pooled("depth")[seen].numpy()
     chosen = np.linspace(0, len(size) - 1, min(len(size), _POINTS)).round().astype(int)
     with page_style():
         figure, axes = _axes(4.6, 3.1)

@@ -125,7 +125,8 @@ def _check_imagination(
     extra = set(method.replay_content.policy_fields) - {"base", "base_samples", "base_sample_noise"}
     stored = method.replay_content.base_samples
     chunk = method.window(base).chunk
-    if extra or (stored < 2 and chunk) or chunk not in (0, base.spec.execute):
+    trains_base = getattr(method.config, "base_lr", 0.0) > 0
+    if extra or trains_base or (stored < 2 and chunk) or chunk not in (0, base.spec.execute):
         raise ValueError(
             f"{label} cannot give method={name} what it learns from with these options: leave out "
             "method.base_lr and method.faster, and use two samples of the base or more"

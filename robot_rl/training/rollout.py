@@ -227,8 +227,9 @@ class TrainingRollout(Rollout[NDArray[Any]]):
     def _act(
         self, obs: Observation, *, explore: bool = False, env_ids: NDArray[np.int64] | None = None
     ) -> PolicyOutput:
-        """Choose actions; if the base's server is lost, the policy's state stays as it was."""
-        before = self._policy.state_dict() if self._policy.base.is_remote else None
+        """Choose actions; if a server is lost that it asks, the policy's state stays as it was."""
+        asks = self._policy.base.is_remote or getattr(self._policy, "rank", None)
+        before = self._policy.state_dict() if asks else None
         try:
             if env_ids is not None and self._policy.runner.decisions_only:
                 return self._policy.observe_end(obs, env_ids)

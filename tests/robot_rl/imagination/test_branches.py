@@ -45,7 +45,8 @@ def branch(
     """One branch from each of some places, at whose start the base acts as trained."""
     run = PointRun(tmp_path)
     learner, returns, fields = run.learner, Returns(0.9), run.method.replay_content.policy_fields
-    base, layout = BaseSampler(PointBase(), 4, CHUNK), Layout(2)
+    layout = Layout(2)
+    base = BaseSampler(PointBase(), 4, CHUNK, layout)
     branches = Branches(model, learner, base, returns, trace, fields, layout, **options)  # type: ignore[arg-type]
     places = torch.tensor([[0.4, 0.0], [0.0, 0.3], [0.05, 0.0]])
     start = Situation(places[:, None].repeat(1, 2, 1), torch.zeros(3, CHUNK, 2))
@@ -100,6 +101,14 @@ def test_a_branch_that_ends_early_gives_its_shorter_return_once_more(tmp_path: P
     for name in ("reward", "discount", "next.state", "chunk"):
         assert torch.equal(whole[name], each[name].repeat_interleave(2, 0))
     assert torch.allclose(whole["weight"], each["weight"] * torch.tensor([1, 0.5]))
+
+
+def test_a_branch_that_ends_early_has_the_weight_of_all_longer_returns(tmp_path: Path) -> None:
+    model = Unsure()
+    model.limit = 0.39
+    limits = replace(LIMITS, uncertainty=(LIMITS.uncertainty[0],) * 3)
+    each, whole = (branch(tmp_path, model, limits, trace) for trace in (None, 0.5))
+    assert torch.allclose(whole["weight"], each["weight"] * torch.tensor([1, 0.5 + 0.25]))
 
 
 class Succeeds(Oracle):

@@ -53,6 +53,7 @@ def episode(failed: bool, success: float, seed: int = 0, *, false_success: bool 
         depth=torch.arange(20) % 2,
         error=size.repeat(1, 3),
         persistence=torch.full((20, 3), 2.0),
+        seen=torch.ones(20, dtype=torch.bool),
         disagreement=0.5 * size.repeat(1, 3),
         success=torch.full((20,), success),
         possible=torch.full((20,), success),
@@ -179,3 +180,39 @@ def test_a_success_that_is_predicted_late_is_missed_only_where_the_chunk_ends(
     assert test.error.abs().max() < 1e-5
     assert (test.possible[1] < 0.5) == missed
     assert (test.gap.abs() < 0.06).tolist() == [True, not missed]
+
+
+def test_an_end_that_was_not_recorded_is_no_error_without_uncertainty() -> None:
+    """Of a demonstration the state after the last step is unknown; the model may be most uncertain there."""
+    pool = [episode(failed=i % 2 == 0, success=0.7, seed=i) for i in range(30)]
+    known = judge_model(pool, calibrate(pool, 2))
+    unknown = [
+        EpisodeTest(
+            **{
+                **vars(test),
+                "seen": torch.cat([test.seen, torch.zeros(1, dtype=torch.bool)]),
+                "depth": torch.cat([test.depth, torch.zeros(1, dtype=torch.long)]),
+                "error": torch.cat([test.error, torch.zeros(1, 3)]),
+                "persistence": torch.cat([test.persistence, torch.zeros(1, 3)]),
+                "disagreement": torch.cat([test.disagreement, test.disagreement.amax(0, keepdim=True)]),
+                "success": torch.cat([test.success, test.success[-1:]]),
+                "possible": torch.cat([test.possible, test.possible[-1:]]),
+                "succeeded": torch.cat([test.succeeded, test.succeeded[-1:]]),
+            }
+        )
+        for test in pool
+    ]
+    limits = calibrate(unknown, 2)
+    assert torch.equal(limits.error, calibrate(pool, 2).error)
+    judged = judge_model(unknown, limits)
+    assert judged.rank == pytest.approx(known.rank)
+    assert judged.error == pytest.approx(known.error, abs=0.01)
+
+
+def test_predictions_that_are_no_numbers_are_found() -> None:
+    good = episode(failed=False, success=0.9)
+    assert good.is_finite
+    for name in ("error", "disagreement", "success", "gap"):
+        broken = getattr(good, name).clone()
+        broken[0] = float("nan")
+        assert not EpisodeTest(**{**vars(good), name: broken}).is_finite

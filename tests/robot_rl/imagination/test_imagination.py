@@ -229,6 +229,17 @@ def test_tests_of_a_model_that_is_not_used_do_not_count(tmp_path: Path) -> None:
     assert all(test.is_finite for test in imagination.pool)
 
 
+def test_a_model_without_a_finite_prediction_fails(tmp_path: Path) -> None:
+    def without_numbers(made: list[EpisodeTest]) -> list[EpisodeTest]:
+        return [replace(test, error=test.error * torch.nan, gap=test.gap * torch.nan) for test in made]
+
+    imagination = with_first_tests(tmp_path, without_numbers)
+    first = imagination.history[0]
+    assert not first["passed"]
+    assert first["share"] == 0
+    assert all(test.is_finite for test in imagination.pool)
+
+
 def test_a_model_that_is_good_on_demonstrations_alone_does_not_pass(tmp_path: Path) -> None:
     def with_bad_ones(made: list[EpisodeTest]) -> list[EpisodeTest]:
         demonstrations = [replace(test, demo=True) for test in made]
@@ -240,12 +251,16 @@ def test_a_model_that_is_good_on_demonstrations_alone_does_not_pass(tmp_path: Pa
     assert not first["passed"]
 
 
-def test_branches_begin_at_key_moments(tmp_path: Path) -> None:
+def test_branches_begin_at_key_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     imagination = PointRun(tmp_path, imagination=SMALL, model=lambda _: Oracle()).imagination
     assert imagination
     imagination.values = lambda frames, generator: (frames[:, -1, 0] > 0.5).float()
     moved = torch.arange(81)[:, None].expand(-1, 2) / 80
-    key = imagination._key_moments(Episode(moved, torch.zeros(80, 2), success=True))
+    episode = Episode(moved, torch.zeros(80, 2), success=True)
+    # Values mean nothing before the critics' warm-up is over.
+    assert 40 not in imagination._key_moments(episode)
+    monkeypatch.setattr(type(imagination.learner), "warmed_up", True)
+    key = imagination._key_moments(episode)
     # The last two chunks, and before the jump of the value between steps 40 and 44.
     assert set(range(80 - 2 * CHUNK, 80)) <= set(key)
     assert 40 in key

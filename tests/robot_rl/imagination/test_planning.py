@@ -10,7 +10,7 @@ import torch
 from robot_rl.imagination.branches import Limits
 from robot_rl.imagination.episodes import Steps
 from robot_rl.imagination.planning import Planner
-from robot_rl.imagination.world_model import Prediction, situation
+from robot_rl.imagination.world_model import Prediction, WorldModelLost, situation
 from tests.robot_rl.imagination.point_task import CHUNK, STEP, Oracle, PointRun, small_method
 from tests.robot_rl.imagination.test_imagination import SMALL, same, weights
 
@@ -115,3 +115,31 @@ def test_a_planning_run_that_was_stopped_goes_on_exactly(name: str, tmp_path: Pa
         method=small_method(name, steps=800),
     )  # fmt: skip
     assert not same(weights(straight), weights(without.train()))
+
+
+def test_a_run_that_loses_its_model_while_it_plans_is_saved_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> PointRun:
+        return PointRun(tmp_path, steps=900, imagination=PLANNING, model=lambda _: Oracle())
+
+    calls = 0
+    score = Planner.__call__
+
+    def lost(self: Planner, *args: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 60:
+            raise WorldModelLost("there is no server")
+        return score(self, *args)
+
+    monkeypatch.setattr(Planner, "__call__", lost)
+    first = run()
+    with pytest.raises(WorldModelLost, match="there is no server; the run is saved up to here"):
+        first.train()
+    assert calls == 60
+    again = run().train()
+    assert calls > 60
+    ended = [line for line in again.logger.path.read_text().splitlines() if "train/success" in line]
+    assert again.imagination
+    assert len(again.imagination.episodes) == len(ended) == len(again.outcomes)

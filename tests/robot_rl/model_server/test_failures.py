@@ -47,6 +47,8 @@ class Failing(Oracle):
 
 
 class Unsaved(Oracle):
+    resumable = False
+
     def checkpoint(self) -> dict[str, Any]:
         raise NotImplementedError
 
@@ -224,7 +226,7 @@ def test_only_new_episodes_are_sent(address: str) -> None:
 
 
 def test_a_model_that_cannot_be_saved_serves_one_run_which_cannot_be_resumed(address: str) -> None:
-    with served(Unsaved(), address, resumable=False):
+    with served(Unsaved(), address):
         model = connect(address)
         assert not model.resumable
         model.fit(episodes(), 0, 1)
