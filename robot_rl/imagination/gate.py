@@ -55,7 +55,7 @@ class EpisodeTest:
     persistence: Tensor
     """The same for the prediction that nothing moves [R, S]."""
     seen: Tensor
-    """Whether the last state was recorded [R]; error and persistence are 0 where it was not."""
+    """Whether the last state was recorded [R]; error and persistence mean nothing where it was not."""
     disagreement: Tensor
     """Of the model's members [R, S]."""
     success: Tensor
@@ -192,14 +192,13 @@ def replay_in_model(
         prediction = model.step(now, actions, member[alive], length)
         as_in_branch = model.step(now, actions, member[alive], whole)
         at = torch.arange(len(alive)), length - 1
-        seen = window.seen[alive, part][at]
         found.append(
             {
                 "window": alive,
                 "depth": torch.full_like(alive, depth),
-                "error": seen[:, None] * (prediction.states[at] - real[at]) / model.scale,
-                "persistence": seen[:, None] * (window.frames[alive, -1] - real[at]) / model.scale,
-                "seen": seen,
+                "error": (prediction.states[at] - real[at]) / model.scale,
+                "persistence": (window.frames[alive, -1] - real[at]) / model.scale,
+                "seen": window.seen[alive, part][at],
                 "disagreement": prediction.disagreement,
                 "success": as_in_branch.success_low.amax(1),
                 "possible": as_in_branch.success_high.amax(1),

@@ -155,7 +155,7 @@ class _Foreign:
                 "robot_type": files.info.get("robot_type"),
             },
             "states": False,
-            "episodes": [{"labels": {"task": "; ".join(row["tasks"])}} for row in files.episodes],
+            "episodes": [{"labels": {"task": _tasks(row)}} for row in files.episodes],
         }
 
     def episode(self, row: Mapping[str, Any], table: pa.Table) -> tuple[dict[str, Any], bool, int]:
@@ -179,7 +179,7 @@ class _Foreign:
 
     def _find_instructions(self) -> list[str]:
         """The instructions; none, but labels, if a task cannot be one."""
-        found = dict.fromkeys("; ".join(row["tasks"]) for row in self._files.episodes)
+        found = dict.fromkeys(map(_tasks, self._files.episodes))
         try:
             for text in found:
                 encode_instruction(text)
@@ -236,9 +236,14 @@ class _Foreign:
         }
 
 
+def _tasks(row: Mapping[str, Any]) -> str:
+    """The tasks of an episode in one line."""
+    return "; ".join(row["tasks"])
+
+
 def _instruction(row: Mapping[str, Any]) -> NDArray[np.uint8]:
     """The instruction of each step of an episode, [T, L]."""
-    return np.tile(encode_instruction("; ".join(row["tasks"])), (row["length"], 1))
+    return np.tile(encode_instruction(_tasks(row)), (row["length"], 1))
 
 
 def _images(files: LeRobotFiles, row: Mapping[str, Any], name: str) -> Streamed:
