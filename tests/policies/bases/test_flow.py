@@ -169,6 +169,21 @@ def test_loss_is_the_same_for_the_same_seed(denoiser: str) -> None:
     assert losses[0] == losses[1] != losses[2]
 
 
+@pytest.mark.parametrize("max_prefix", [0, 2])
+def test_several_draws_of_a_window_give_the_mean_of_their_losses(max_prefix: int) -> None:
+    one, several = (make(replace(SMALL, max_prefix=max_prefix, draws=draws)) for draws in (1, 3))
+    batch = demonstrations(6)
+    batch["mask"][0, 2:] = 0
+    drawn = several.draw(6, seeded(1))
+    whole = several.loss(batch, seeded(1))
+    totals = one.totals({**batch, **drawn})
+    each = []
+    for draw in range(3):
+        single = {name: drawn[name][:, draw : draw + 1] for name in ("times", "noise")}
+        each.append(one.partial_loss({**batch, **drawn, **single}, totals))
+    torch.testing.assert_close(whole, torch.stack(each).mean())
+
+
 @both
 def test_padding_does_not_affect_the_loss(denoiser: str) -> None:
     policy = make(replace(SMALL, denoiser=denoiser))
@@ -201,6 +216,7 @@ def test_noise_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
         ({"execute": 5}, "must not exceed horizon, 4"),
         ({"inference_steps": 0}, "inference_steps"),
         ({"depth": 0}, "depth"),
+        ({"draws": 0}, "draws"),
     ],
 )
 def test_invalid_configurations_are_refused(change: dict[str, object], says: str) -> None:

@@ -21,6 +21,7 @@ from robot_rl.envs.env_group import EnvInterface, EpisodeStart
 from robot_rl.envs.observation import ObservationSpec, observation_space
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import TaskVectorEnv
+from robot_rl.evaluation.evaluate import evaluate
 from robot_rl.imagination.branches import Returns
 from robot_rl.imagination.config import ImaginationConfig, LatentModelConfig
 from robot_rl.imagination.episodes import Episode
@@ -38,6 +39,7 @@ from robot_rl.methods.replay_fields import replay_fields
 from robot_rl.methods.residual_chunk import ResidualChunkConfig, ResidualChunkMethod
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk
 from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.saved_policies.loading import acting_policy
 from robot_rl.training.components import OffPolicyComponents, replay_rows
 from robot_rl.training.logger import RunLogger
 from robot_rl.training.loop import Intervals, Run
@@ -303,6 +305,14 @@ class PointRun:
     def success(self, last: int = 40) -> float:
         """Part of the last episodes that succeeded."""
         return float(np.mean([ok for _, ok in self.outcomes[-last:]]))
+
+    def evaluate(self, episodes: int = 400) -> float:
+        """Success of the trained policy, without exploration, from all directions."""
+        angle = np.linspace(0, 2 * np.pi, episodes, endpoint=False)
+        states = np.stack([0.5 * np.cos(angle), 0.5 * np.sin(angle), 0 * angle], 1)
+        policy = acting_policy(self.agent.networks, self.envs.num_envs)
+        outcomes = evaluate(PointEnvs(self.envs.num_envs), policy, states, self.seed)
+        return float(np.mean([outcome.success for outcome in outcomes]))
 
 
 def small_method(name: str, steps: int = 900) -> OffPolicyMethod:
