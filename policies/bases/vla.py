@@ -52,6 +52,8 @@ class VLAConfig(FlowConfig):
     """Control steps h of each chunk that are executed, at most H."""
     inference_steps: int = 5
     """Euler steps of each prediction."""
+    draws: int = 8
+    """Times and noises drawn for each window of a batch."""
     channels: list[int] = field(default_factory=lambda: [32, 64, 128])
     """Channels of each stage of the ResNet; ResNet-18 has [64,128,256,512]."""
     tokens_width: int = 128
