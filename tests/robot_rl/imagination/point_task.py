@@ -241,7 +241,7 @@ class PointRun:
         given = {
             "num_envs": 4, "steps": 4000, "warmup_steps": 400, "critic_warmup": 200, "batch_size": 128,
             "demo_ratio": 0.0, "hidden": [64, 64], "candidates": 4, "num_critics": 3, "n_step": 4,
-            "gamma": 0.95, "utd": 0.5,
+            "gamma": 0.95, "utd": 0.5, "execute_fraction": 1.0,
         }  # fmt: skip
         self.method = method or ResidualChunkMethod(ResidualChunkConfig(**{**given, **options}))
         config = self.method.config
@@ -301,10 +301,6 @@ class PointRun:
             if np.mean([ok for _, ok in self.outcomes[i - over : i]]) >= success:
                 return self.outcomes[i - 1][0]
         return self.method.config.steps
-
-    def success(self, last: int = 40) -> float:
-        """Part of the last episodes that succeeded."""
-        return float(np.mean([ok for _, ok in self.outcomes[-last:]]))
 
     def evaluate(self, episodes: int = 400) -> float:
         """Success of the trained policy, without exploration, from all directions."""
