@@ -89,8 +89,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
             lookahead_ms: see above. It extends to the arm's motion, or to when the server acts if the
                 latency of its actions is not known, and must cover that latency and the policy's time.
             clock: the clock of this machine.
-            instruction: what the robot is asked to do, if that is observed; the environment's only
-                instruction if None.
+            instruction: what the robot is asked to do; see `asked_instruction`.
 
         Raises:
             ValueError: if the robot does not measure or accept what the environment needs, or its latency is
@@ -114,7 +113,8 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         self._judge = judge or _sensor_judge(robot)
         if self.observation_spec.cameras and frames is None:
             raise ValueError(f"cameras {', '.join(self.observation_spec.cameras)} are observed: give frames")
-        self.asked = self._observed_instruction(instruction)
+        asked = asked_instruction(environment, instruction)
+        self.asked = {} if asked is None else {INSTRUCTION: encode_instruction(asked)}
         """The raw observation of the instruction; empty if none is observed."""
         self._camera_latency_ns = _camera_latency_ns(client, self.observation_spec.cameras)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (self._robot_action.size,), np.float32)
@@ -267,20 +267,6 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         raw |= self.asked
         return make_observation(raw, self.observation_spec), {"ages_ms": ages, **info}
 
-    def _observed_instruction(self, instruction: str | None) -> dict[str, np.ndarray]:
-        if not self.observation_spec.instruction:
-            if instruction is not None:
-                raise ValueError(
-                    f"instruction={instruction!r}: the policy reads no instructions; leave it out"
-                )
-            return {}
-        known = self._environment.get("instructions", [])
-        if instruction is None and len(known) != 1:
-            raise ValueError(
-                f"instruction=… is needed: the policy was trained on {'; '.join(known) or 'some'}"
-            )
-        return {INSTRUCTION: encode_instruction(known[0] if instruction is None else instruction)}
-
     def _newest_moment(self, since: int) -> AlignedImages:
         assert self._frames is not None
         try:
@@ -338,3 +324,19 @@ def _lookahead_ns(client: RobotClient, lookahead_ms: float) -> int:
             f"lookahead_ms={lookahead_ms:g}: {client.spec.name} takes {action_ms:g} ms to move; give more"
         )
     return round((lookahead_ms - action_ms) * MS)
+
+
+def asked_instruction(environment: Mapping[str, Any], instruction: str | None) -> str | None:
+    """What the robot is asked to do, by default the environment's only instruction; None if not observed.
+
+    Raises:
+        ValueError: if one is given and not observed, or the environment has several and none is given.
+    """
+    if not ObservationSpec.from_dict(environment["observation_spec"]).instruction:
+        if instruction is not None:
+            raise ValueError(f"instruction={instruction!r}: the policy reads no instructions; leave it out")
+        return None
+    known = environment.get("instructions", [])
+    if instruction is None and len(known) != 1:
+        raise ValueError(f"instruction=… is needed: the policy was trained on {'; '.join(known) or 'some'}")
+    return str(known[0]) if instruction is None else instruction

@@ -20,13 +20,14 @@ from torch import Tensor
 
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.asynchronous import AsyncOptions, check_asynchronous
-from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
+from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory
 from robot_rl.policies.chunk_runner import (
     BaseSamples,
     ChunkRunner,
     Frames,
     PolicyOutput,
     SelectChunk,
+    SelectedChunk,
     features_of,
     sample_base,
     select_first,
@@ -182,8 +183,10 @@ class AsyncRunner(ChunkRunner):
 
     One request at a time is open in each environment, made so that its chunk arrives when the executed part
     of the current one ends. If it does not, the current samples are used further, after another choice among
-    them, until fewer than h are left; then the arm is held, as it is after `replan`. The first chunk of an
-    episode is waited for: the arm is at rest; a chunk requested before a reset is not executed.
+    them, until fewer than h are left; then the arm is held, as it is after `replan`. Where the new chunk goes
+    on from what is planned (`prefix` and `guided`), there is no other choice, and the plan is executed.
+    The first chunk of an episode is waited for: the arm is at rest; a chunk requested before a reset is not
+    executed.
     """
 
     def __init__(
@@ -210,6 +213,7 @@ class AsyncRunner(ChunkRunner):
         super().__init__(base, num_envs, runner.base_samples, copies, runner.features_every_step)
         check_asynchronous(base, options, execute)
         self._mode, self._delay, self._submit = options.asynchronous, options.delay, submit
+        self._continues = self._mode in ("prefix", "guided") and self._delay > 0
         self._episodes = [_Episode() for _ in range(num_envs)]
         self._last = np.zeros((num_envs, base.spec.action_size), np.float32)
         self._repeated = np.array(repeated)
@@ -268,7 +272,10 @@ class AsyncRunner(ChunkRunner):
         for episode in episodes.values():
             if episode.request and self._has_arrived(episode, episode.request):
                 self._take(episode, episode.request)
-        self._choose([i for i, episode in episodes.items() if self._must_choose(episode, execute)], select)
+        due = [i for i, episode in episodes.items() if self._must_choose(episode, execute)]
+        self._choose([i for i in due if not self._is_committed(self._episodes[i])], select)
+        if committed := [i for i in due if self._is_committed(self._episodes[i])]:
+            self._choose(committed, partial(self._same_samples, committed))
         if self.delay > 0:
             # After the choice, so that the actions of the next steps are known.
             self._request([i for i, episode in episodes.items() if self._is_due(episode, execute)], copies)
@@ -357,9 +364,14 @@ class AsyncRunner(ChunkRunner):
         if not episode.samples:
             episode.held = True
             return False
-        over = episode.taken == episode.now or episode.now - episode.decided >= execute
+        chosen = self.base.spec.execute if self._is_committed(episode) else execute
+        over = episode.taken == episode.now or episode.now - episode.decided >= chosen
         episode.held = over and self._is_short(episode)
         return over and not episode.held
+
+    def _is_committed(self, episode: _Episode) -> bool:
+        """Whether a chunk is being computed that goes on from the present plan, see `_planned`."""
+        return episode.request is not None and self._continues
 
     def _take(self, episode: _Episode, request: _Request) -> None:
         """Execute the chunk of a request from now on."""
@@ -407,8 +419,7 @@ class AsyncRunner(ChunkRunner):
         """
         episode, h = self._episodes[env_id], self.base.spec.execute
         none = torch.empty(0, self.base.spec.action_size)
-        continues = self._mode in ("prefix", "guided") and self.delay > 0
-        if not continues or not episode.samples or episode.held:
+        if not self._continues or not episode.samples or episode.held:
             return none
         begin, reach = episode.now - episode.samples.step, self.base.spec.horizon
         if env_id in self._followed:
@@ -435,6 +446,12 @@ class AsyncRunner(ChunkRunner):
         for env_id, index in zip(env_ids, found.tolist(), strict=True):
             episode = self._episodes[env_id]
             episode.chosen, episode.decided = index, episode.now
+
+    def _same_samples(self, env_ids: Sequence[int], obs: ObservationHistory, samples: Chunk) -> SelectedChunk:
+        """The base's actions of the samples that are executed already."""
+        at = torch.arange(len(env_ids)), torch.tensor([self._episodes[i].chosen for i in env_ids])
+        same = samples[at]
+        return SelectedChunk(same.actions, same.actions, same.noise)
 
     def _newest_features(self, env_ids: Sequence[int]) -> Tensor:
         """Features [b, K, D] of the observations of the newest chunks that have arrived."""

@@ -21,6 +21,8 @@ import torch
 
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.envs.action import repeated_in_hold, spec_from_list
+from robot_rl.envs.instruction import INSTRUCTION
+from robot_rl.envs.real_arm import asked_instruction
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.cameras.reader import camera_reader
 from robot_rl.hardware.client import RobotClient
@@ -63,7 +65,6 @@ from robot_rl.robot.operators.person import (
 from robot_rl.saved_policies.bundle import CLASSIFIER, Manifest, check_same_robot, is_bundle, read_manifest
 from robot_rl.saved_policies.loading import (
     acting_policy,
-    base_of,
     choose_device,
     chosen_execution,
     is_server,
@@ -85,7 +86,7 @@ _TIMEOUT = 5.0
 class Config:
     policy: str = "???"
     """Directory of a run, of a saved policy or of a bundle from `robot-rl export`, or ws://host:port of a
-    server of `robot-rl serve`."""
+    base policy behind `robot-rl serve`."""
     robot: str = field(default_factory=default_address)
     """Address of the robot's server, as in `robot-rl robot address=…`."""
     episodes: int = 20
@@ -186,6 +187,7 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
     if config.horizon is not None:
         environment = {**environment, "horizon": config.horizon}
     execution = chosen_execution(config.asynchronous, config.delay, meta)
+    asked = asked_instruction(environment, config.instruction)
     keys = load_client_keys(Path(config.keys)) if config.keys else None
 
     def connect(name: str, role: Role) -> RobotClient:
@@ -225,12 +227,12 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
         judge=success_judge(classifier, robot, config.robot, period, keys, config.insecure, person, ended),
         turns=Turns(robot, config.turns_with, first=config.first) if config.turns_with else None,
         lookahead_ms=config.lookahead_ms,
-        instruction=config.instruction,
+        instruction=asked,
         operator=operator,
         stopper=connect(f"{config.name}_stop", robot.role) if operator else None,
         wait_until_ready=person.ready(stop, say) if person else None,
         cases=cases,
-        recording=_recording(config, networks, ended),
+        recording=_recording(config, networks, asked, ended),
         say=say,
     )
     if reset == "scene":
@@ -238,6 +240,7 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
     facts = {
         **_facts(config, networks, robot, environment),
         **asdict(execution),
+        "instruction": asked,
         "bundle": bundle and bundle.fingerprint,
         "reset": reset,
         "cases": cases and {"folder": config.cases, "count": len(cases)},
@@ -253,9 +256,6 @@ def _facts(
     environment: Mapping[str, Any],
 ) -> dict[str, Any]:
     """What the results say of the policy, the robot and the options."""
-    asked = config.instruction
-    if asked is None and base_of(networks).spec.instruction:
-        (asked,) = environment["instructions"]
     return {
         "policy": config.policy,
         "kind": "tuned" if isinstance(networks, FinetunedPolicy) else "base",
@@ -267,7 +267,6 @@ def _facts(
         "operator": config.operator,
         "recorded": _raw_folder(config),
         "lookahead_ms": config.lookahead_ms,
-        "instruction": asked,
         "seed": config.seed,
     }
 
@@ -304,7 +303,7 @@ def _raw_folder(config: Config) -> str | None:
 
 
 def _recording(
-    config: Config, networks: BasePolicy | FinetunedPolicy, ended: ExitStack
+    config: Config, networks: BasePolicy | FinetunedPolicy, asked: str | None, ended: ExitStack
 ) -> EpisodeRecording | None:
     """The recording of all episodes, by a recorder in another process."""
     folder = _raw_folder(config)
@@ -316,6 +315,8 @@ def _recording(
     except RecorderError as error:
         raise UserError(f"record={folder}: {error}") from error
     labels = {"policy": fingerprint(networks), "kind": "deployment"}
+    if asked is not None:
+        labels[INSTRUCTION] = asked
     return EpisodeRecording(ended.enter_context(recorder), labels)
 
 

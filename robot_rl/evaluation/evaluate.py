@@ -16,7 +16,7 @@ from robot_rl.envs.instruction import INSTRUCTION, decode_instruction, encode_in
 from robot_rl.envs.observation import Observation
 from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.evaluation.initial_states import InitialStates
-from robot_rl.evaluation.statistics import wilson
+from robot_rl.evaluation.statistics import mean_jerk, wilson
 from robot_rl.files.durable import make_folder, write_file
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.rollout import Rollout, Transition, episode_seed
@@ -36,7 +36,7 @@ class Outcome:
     instruction: str = ""
     """Its instruction; "" in a task without."""
     jerk: float = 0.0
-    """Mean |a_t - 2 a_{t-1} + a_{t-2}| over its steps and the dimensions that are no grippers."""
+    """`mean_jerk` of its actions without those of grippers."""
     held: int = 0
     """Steps in which the arm was held, for want of a chunk."""
 
@@ -140,7 +140,7 @@ class _Episodes:
                 episode = self._running.pop(env_id)
                 success, length = bool(step.info["success"][env_id]), int(self._lengths[env_id])
                 seed, instruction = self._noise_seed(episode), self.instructions[env_id]
-                jerk, held = _jerk(self._actions[env_id]), int(self._held[env_id])
+                jerk, held = mean_jerk(self._actions[env_id]), int(self._held[env_id])
                 self.outcomes.append(Outcome(episode, success, length, seed, instruction, jerk, held))
                 if self._show:
                     rate = float(np.mean([outcome.success for outcome in self.outcomes]))
@@ -149,11 +149,6 @@ class _Episodes:
 
     def _noise_seed(self, episode: int) -> int:
         return episode_seed(self._seed, "eval", episode)
-
-
-def _jerk(actions: Sequence[NDArray[np.float32]]) -> float:
-    """Mean absolute second difference of an episode's actions, T times [D]; 0 of fewer than three."""
-    return float(np.abs(np.diff(actions, 2, axis=0)).mean()) if len(actions) > 2 else 0.0
 
 
 def evaluate(

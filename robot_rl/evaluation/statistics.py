@@ -99,3 +99,8 @@ def lowest_by_chance(success: float, episodes: int, window: int, sequences: int 
     """
     drawn = np.random.default_rng(0).random((sequences, episodes)) < success
     return float(rolling_success(drawn, window).min(-1).mean())
+
+
+def mean_jerk(actions: Sequence[NDArray[np.float32]]) -> float:
+    """Mean |a_t - 2 a_{t-1} + a_{t-2}| over an episode's actions, T times [D]; 0 of fewer than three."""
+    return float(np.abs(np.diff(actions, 2, axis=0)).mean()) if len(actions) > 2 else 0.0

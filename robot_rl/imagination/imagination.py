@@ -256,7 +256,8 @@ class Imagination:
             if share and mask.any():
                 weights += share * mask / mask.sum()
                 left -= share
-        self._starts = weights + left / count
+        # Shares whose sum is 1 may leave -1e-17.
+        self._starts = weights + max(left, 0.0) / count
 
     def _key_moments(self, episode: Episode) -> list[int]:
         """Steps before the episode's end, a gripper command or a jump of the value, once that is learned."""

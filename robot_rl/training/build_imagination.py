@@ -116,6 +116,11 @@ def _check_imagination(
             f"the base uses images or is a server, so that {label} cannot query it at predictions: use "
             "method=residual_chunk or expo, which learn from its samples at real states"
         )
+    if not queried and config.returns != "transition":
+        raise ValueError(
+            f"the base uses images or is a server, so that branches of {label} have one chunk: leave out "
+            f"imagination.returns={config.returns}"
+        )
     # Vectors of features are of two frames too.
     if (queried or context.encoder.features) and base.spec.obs_steps > 2:
         raise ValueError(

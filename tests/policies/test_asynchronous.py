@@ -241,8 +241,8 @@ class Prefixed(Counting):
 
     max_prefix = 3
 
-    def __init__(self, horizon: int, execute: int) -> None:
-        super().__init__(horizon, execute)
+    def __init__(self, horizon: int, execute: int, noise: bool = False) -> None:
+        super().__init__(horizon, execute, noise)
         self.prefixes: list[list[list[float]]] = []
 
     def sample_after(
@@ -262,6 +262,40 @@ def test_chunks_are_conditioned_on_the_actions_that_are_executed_until_they_arri
     assert len(base.prefixes) >= len(requested) >= 3
     for step, prefix in zip(requested, base.prefixes, strict=False):
         assert prefix == actions[step : step + delay].tolist()
+
+
+class Choosing(ActingPolicy):
+    """Executes two steps of a chunk of four, edited, of another sample each time."""
+
+    def __init__(self, base: BasePolicy) -> None:
+        super().__init__(base, 1, base_samples=3, execute=2)
+        self.choices = 0
+
+    def _select_chunk(self, obs: ObservationHistory, base_samples: Chunk, *, explore: bool) -> SelectedChunk:
+        self.choices += 1
+        actions, at = base_samples.actions, self.choices % 3
+        assert base_samples.noise is not None
+        edited = actions[:, at] + torch.tensor([0, self.choices / 100])
+        return SelectedChunk(edited, actions[:, at], base_samples.noise[:, at])
+
+
+@pytest.mark.parametrize("delay", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("explore", [False, True])
+def test_what_a_chunk_was_conditioned_on_is_executed_whatever_would_be_chosen(
+    delay: int, explore: bool
+) -> None:
+    base = Prefixed(20, 4, noise=True)
+    base.max_prefix = 6
+    policy = asynchronous("prefix", delay, 20, 4, Choosing(base))
+    actions = np.stack(
+        [policy.act({"state": np.full((1, 1), c, np.float32)}, explore=explore).action[0] for c in range(30)]
+    )
+    assert (actions[:, 0] % 1000).tolist() == list(range(30))
+    assert len(base.prefixes) >= 4
+    for prefix in base.prefixes:
+        step = int(prefix[0][0] % 1000)
+        executed = actions[step : step + delay].tolist()
+        assert executed == prefix[: len(executed)]
 
 
 def test_a_first_chunk_has_no_prefix_nor_has_one_without_a_delay() -> None:

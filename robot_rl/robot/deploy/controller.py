@@ -10,6 +10,7 @@ import numpy as np
 
 from robot_rl.envs.observation import Observation, ObservationSpec, observation_space
 from robot_rl.envs.real_arm import RealArmEnv
+from robot_rl.evaluation.statistics import mean_jerk
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.connection import NoAnswer, RobotError, ServerChanged
 from robot_rl.policies.acting import ActingPolicy
@@ -172,10 +173,13 @@ class Controller:
         steps = refused = clipped = late = human = 0
         success, ended, interrupted = False, False, ""
         held = self._policy.runner.holds
+        moving = [i for i, dim in enumerate(self._env.action_spec) if dim.kind != "gripper"]
+        actions: list[np.ndarray] = []
         try:
             for step in Rollout(self._shared, self._act, obs):
                 info = step.info
                 steps += 1
+                actions.append(step.action[moving])
                 human += self._shared.source == "human"
                 refused += bool(info["refused"])
                 clipped += bool(info["clipped"])
@@ -211,6 +215,7 @@ class Controller:
             late_steps=late,
             oldest_ms=dict(oldest),
             holds=self._policy.runner.holds - held,
+            jerk=mean_jerk(actions),
             interventions=self._shared.interventions,
             human_steps=human,
         )

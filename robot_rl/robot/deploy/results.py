@@ -41,6 +41,8 @@ class EpisodeResult:
     """Largest age per source of observations."""
     holds: int = 0
     """Number of steps in which the arm was held, as no chunk was ready."""
+    jerk: float = 0.0
+    """`mean_jerk` of the actions in [-1, 1] without those of grippers."""
     interventions: int = 0
     """How often the operator took over."""
     human_steps: int = 0

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -266,11 +266,31 @@ def test_branches_begin_at_key_moments(tmp_path: Path, monkeypatch: pytest.Monke
     assert 40 in key
 
 
+def test_shares_of_starts_may_add_up_to_1(tmp_path: Path) -> None:
+    # 1 - 0.5 - 0.4 - 0.1 is below 0 in floating point.
+    options = replace(SMALL, recent=0.5, key_moments=0.4, demonstrations=0.1)
+    imagination = PointRun(tmp_path, imagination=options, model=lambda _: Oracle()).imagination
+    assert imagination
+    for number in range(12):
+        moved = torch.rand(21, 2, generator=torch.Generator().manual_seed(number))
+        imagination.episodes.append(Episode(moved, torch.zeros(20, 2), success=True, demo=number < 2))
+    imagination._key_rows = [[18, 19] for _ in imagination.episodes]
+    imagination._prepare_starts(newest=2)
+    assert imagination._starts.min() == 0
+    assert imagination._starts.sum() == pytest.approx(1)
+
+
 def test_a_model_of_another_version_is_refused() -> None:
     model = StateModel(StateModelConfig(hidden=[8]), Shape(2, 2, CHUNK), torch.device("cpu"), 0)
     other = StateModel(StateModelConfig(hidden=[9]), Shape(2, 2, CHUNK), torch.device("cpu"), 0)
     with pytest.raises(ValueError, match="begin a new run"):
         model.restore(other.checkpoint())
+
+
+class Breaking(Protocol):
+    """A world model that breaks when it is told how."""
+
+    how: str
 
 
 class Broken(Oracle):
@@ -288,7 +308,7 @@ class Broken(Oracle):
         if self.how == "shuffled actions":
             chunk = chunk[torch.randperm(len(chunk), generator=torch.Generator().manual_seed(0))]
         made = super().step(situation, chunk, member, length)
-        if self.how == "random":
+        if self.how == "noise":
             noise = torch.randn(made.states.shape, generator=torch.Generator().manual_seed(0))
             made = replace(made, states=made.states + 0.1 * noise)
         if self.how == "always success":
@@ -296,7 +316,7 @@ class Broken(Oracle):
         return made
 
 
-def break_at_share(run: PointRun, model: Broken, how: str, share: float) -> list[int]:
+def break_at_share(run: PointRun, model: Breaking, how: str, share: float) -> list[int]:
     """Break the model at the refit after this share; returns a list that will hold the refit's number."""
     imagination, broken_at = run.imagination, []
     assert imagination
@@ -315,7 +335,7 @@ def break_at_share(run: PointRun, model: Broken, how: str, share: float) -> list
 @pytest.mark.parametrize(
     "how",
     [
-        pytest.param("random", marks=pytest.mark.full),
+        pytest.param("noise", marks=pytest.mark.full),
         "shuffled actions",
         pytest.param("always success", marks=pytest.mark.full),
     ],

@@ -2,20 +2,24 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from robot_rl.imagination.config import StateModelConfig
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.state_model import Shape, StateModel
-from robot_rl.imagination.world_model import WorldModel
+from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
 from tests.robot_rl.imagination.point_task import CHUNK, Oracle, PointRun
 from tests.robot_rl.imagination.test_imagination import SMALL, Broken, break_at_share
 
 pytestmark = pytest.mark.full
+ModelT = TypeVar("ModelT", bound=StateModel)
 SEEDS = range(5)
 LONGER = 6000
 """Environment steps after which a run without a model succeeds nearly always, whatever its seed."""
@@ -26,6 +30,31 @@ class Early(StateModel):
 
     def fit(self, episodes: Sequence[Episode], newest: int, updates: int) -> dict[str, float]:
         return {} if self.fitted else super().fit(episodes, newest, updates)
+
+
+class RandomWeights(StateModel):
+    """Learns, until it is told to break: its weights are random from then on."""
+
+    how = ""
+    broken = False
+
+    @torch.no_grad()
+    def step(
+        self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None
+    ) -> Prediction:
+        if self.how and not self.broken:
+            self.broken = True
+            fresh = StateModel(self.config, self.shape, self.device, seed=99)
+            for weights, drawn in zip(self.parameters(), fresh.parameters(), strict=True):
+                weights.copy_(drawn)
+        return super().step(situation, chunk, member, length)
+
+    def fit(self, episodes: Sequence[Episode], newest: int, updates: int) -> dict[str, float]:
+        return {} if self.how else super().fit(episodes, newest, updates)
+
+
+def learned(kind: type[ModelT]) -> ModelT:
+    return kind(SMALL, Shape(2, 2, CHUNK), torch.device("cpu"), 0)
 
 
 def make_run(
@@ -70,13 +99,13 @@ def test_planning_with_exact_dynamics_halves_the_steps(tmp_path: Path, model_fre
     assert np.mean(steps[1]) <= 1 / 2 * np.mean(steps[0]), steps
 
 
-@pytest.mark.parametrize("how", ["random", "shuffled actions", "always success"])
+@pytest.mark.parametrize("how", ["random weights", "noise", "shuffled actions", "always success"])
 def test_a_model_that_breaks_costs_at_most_five_points_of_success(
     how: str, tmp_path: Path, at_least: list[float]
 ) -> None:
     success = []
     for seed in SEEDS:
-        model = Broken()
+        model = learned(RandomWeights) if how == "random weights" else Broken()
         run = make_run(tmp_path, seed, SMALL, lambda model=model: model, LONGER)  # type: ignore[misc]
         broken_at = break_at_share(run, model, how, 0.3)
         success.append(run.train().evaluate())
@@ -88,8 +117,6 @@ def test_a_model_that_breaks_costs_at_most_five_points_of_success(
 def test_an_early_model_that_is_never_fitted_again_costs_at_most_five_points_of_success(
     tmp_path: Path, at_least: list[float]
 ) -> None:
-    def early() -> StateModel:
-        return Early(SMALL, Shape(2, 2, CHUNK), torch.device("cpu"), 0)
-
+    early = partial(learned, Early)
     success = [make_run(tmp_path, seed, SMALL, early, LONGER).train().evaluate() for seed in SEEDS]
     assert np.all(np.greater_equal(success, at_least)), (success, at_least)

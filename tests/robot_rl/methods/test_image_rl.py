@@ -333,6 +333,8 @@ def test_unsuitable_images_are_refused_before_training(
     for method in ("dsrl_na", "residual"):
         said = "the base uses images or is a server, .*: use method=residual_chunk or expo"
         refused(said, seeing, seen, "method.encoder=state", *imagined, method=method)
+    expansion = (*imagined, "method.encoder=state", "imagination.returns=expansion")
+    refused("branches .* have one chunk: leave out", seeing, seen, *expansion, method="residual_chunk")
     monkeypatch.setattr(components, "memory_bytes", lambda _: 3 * 3200 * 25)
     refused(r"set method\.replay_capacity=2\d or less", seeing, seen)
     ppo = ["method=residual_ppo", f"base={base_run}", f"runs_dir={tmp_path}", "name=run", *SEEN]

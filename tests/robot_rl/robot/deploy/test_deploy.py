@@ -23,6 +23,7 @@ from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import NoAnswer
 from robot_rl.hardware.protocol.messages import Mode
+from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.spec import Latency, RobotSpec
 from robot_rl.policies.store import read_record
 from robot_rl.robot.deploy.judge import load_classifier
@@ -160,6 +161,7 @@ def test_chunks_may_arrive_steps_after_their_request(
     assert (record["asynchronous"], record["delay"], record["ended"]) == ("prefix", delay, "done")
     assert all(episode["steps"] == 20 or episode["interrupted"] for episode in record["episodes"])
     assert all(episode["holds"] <= episode["steps"] for episode in record["episodes"])
+    assert all(0 < episode["jerk"] < 8 for episode in record["episodes"] if episode["steps"] > 2)
     assert state_of(lift) == (Mode.IDLE, "")
 
 
@@ -374,6 +376,27 @@ def test_success_through_the_bridge_is_that_of_simulation(robot_rl: RunCommand, 
     assert len(through) > 0.9 * starts
     low, high = wilson(round(plain * starts), starts, 0.99)
     assert low <= sum(through) / len(through) <= high
+
+
+def test_recordings_say_what_the_robot_was_asked_to_do(
+    lift: str, policy: Path, robot_rl: RunCommand, tmp_path: Path
+) -> None:
+    for path in policy.glob("checkpoints/*/policy/policy.json"):
+        record = json.loads(path.read_text())
+        record["meta"]["environment"]["instructions"] = ["lift the cube"]
+        record["meta"]["environment"]["observation_spec"]["instruction"] = True
+        path.write_text(json.dumps(record))
+    raw, asked = tmp_path / "x.raw", "pick up the cube"
+    more = ("episodes=1", f"record={raw}")
+    assert main(["deploy", f"policy={policy}", f"robot={lift}", *more]) == 0
+    more = (*more, f"instruction={asked}", f"out={tmp_path / 'again.json'}")
+    assert main(["deploy", f"policy={policy}", f"robot={lift}", *more]) == 0
+    said = [read(policy)["instruction"], json.loads((tmp_path / "again.json").read_text())["instruction"]]
+    labels = [episode.header.labels["instruction"] for episode in RawDataset(raw).episodes.values()]
+    assert said == labels == ["lift the cube", asked]
+    data = tmp_path / "x.zarr"
+    robot_rl("data derive", f"raw={raw}", f"out={data}", "name=x", "outcomes=[success,failure]")
+    assert Dataset(data).instructions == said
 
 
 @pytest.mark.full
