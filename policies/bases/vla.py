@@ -194,7 +194,9 @@ class VLAPolicy(FlowPolicy):
         # Also where training with mixed precision has enabled it for the whole policy.
         bf16 = self.config.bf16 or torch.is_autocast_enabled(kind)
         with torch.autocast(kind, torch.bfloat16, enabled=bf16):
-            sentence = self.sentence(numbers).repeat_interleave(steps, 0)
+            # A batch has few different instructions.
+            distinct, which = numbers.unique(dim=0, return_inverse=True)
+            sentence = self.sentence(distinct)[which].repeat_interleave(steps, 0)
             seen = torch.cat([camera.to(self.device).flatten(0, 1) for camera in images])
             views = self.vision[0](seen, sentence.repeat(len(images), 1))
             # Of each camera one token, or several.
