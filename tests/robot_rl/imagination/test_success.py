@@ -21,7 +21,7 @@ from tests.robot_rl.imagination.test_imagination import SMALL, Broken, break_at_
 pytestmark = pytest.mark.full
 ModelT = TypeVar("ModelT", bound=StateModel)
 SEEDS = range(5)
-LONGER = 6000
+LONGER = 8000
 """Environment steps after which a run without a model succeeds nearly always, whatever its seed."""
 
 
