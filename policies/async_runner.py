@@ -272,10 +272,10 @@ class AsyncRunner(ChunkRunner):
         for episode in episodes.values():
             if episode.request and self._has_arrived(episode, episode.request):
                 self._take(episode, episode.request)
-        due = [i for i, episode in episodes.items() if self._must_choose(episode, execute)]
-        self._choose([i for i in due if not self._is_committed(self._episodes[i])], select)
-        if committed := [i for i in due if self._is_committed(self._episodes[i])]:
-            self._choose(committed, partial(self._same_samples, committed))
+        due = {i: episode for i, episode in episodes.items() if self._must_choose(episode, execute)}
+        committed = [i for i, episode in due.items() if self._is_committed(episode)]
+        self._choose([i for i in due if i not in committed], select)
+        self._choose(committed, partial(self._same_samples, committed))
         if self.delay > 0:
             # After the choice, so that the actions of the next steps are known.
             self._request([i for i, episode in episodes.items() if self._is_due(episode, execute)], copies)
