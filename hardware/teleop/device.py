@@ -8,8 +8,8 @@ import msgspec
 
 from robot_rl.hardware.clock import MS
 
-Mark = Literal["begin", "success", "failure", "discard", "home", "arm", "disarm", "stop", "quit"]
-"""What an operator can ask for besides motion."""
+Mark = Literal["begin", "success", "failure", "discard", "next", "home", "arm", "disarm", "stop", "quit"]
+"""What an operator can ask for besides motion; "next" chooses the next instruction of a list."""
 Controls = tuple[tuple[str, str], ...]
 """Keys or buttons of a device, and what they do."""
 STALE_HOLD_MS: Final = 150

@@ -26,7 +26,7 @@ class ProgramStatus(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: tuple[str, ...] = ()
     """Outcomes of the last episodes, newest last: success, failure, discarded, interrupted."""
     marks: tuple[Mark, ...] = ()
-    """Which of begin, success, failure and discard currently have an effect. While no episode is open,
+    """Which of begin, success, failure, discard and next currently have an effect. While no episode is open,
     discard starts a new scene."""
     text: str = ""
     """A status line."""

@@ -34,6 +34,7 @@ MARKS: Final[Mapping[str, Mark]] = {
     "s": "success",
     "f": "failure",
     "d": "discard",
+    "n": "next",
     "q": "quit",
 }
 CONTROLS: Final[Controls] = (
@@ -43,6 +44,7 @@ CONTROLS: Final[Controls] = (
     ("h", "home, while the clutch is engaged"),
     ("b", "begin an episode"),
     ("s f d", "end it: success, failure, discard"),
+    ("n", "before an episode: the next of several instructions"),
     ("q", "quit; the arm is held"),
 )
 CLUTCH: Final = "c"

@@ -61,8 +61,8 @@ class Config:
     instruction: str | None = None
     """What the robot is asked to do: a label of each episode, which `data derive` makes its instruction."""
     instructions: list[str] = field(default_factory=list)
-    """Several of these, for successive episodes in turns. Screen and page show the next one; that of a
-    discarded episode is asked again."""
+    """Several of these, for successive episodes in turns; n goes on to the next. Screen and page show the
+    current one; that of a discarded episode is asked again."""
     speed: float = 0.2
     """Speed of the tool at full deflection in m/s, within the robot's limits."""
     turn: float = 0.8

@@ -12,6 +12,8 @@ from robot_rl.hardware.recording.requests import Ended, Status
 from robot_rl.hardware.teleop.terminal_keys import KeyReader
 
 KEYS: Final[Mapping[str, Outcome]] = {"s": "success", "f": "failure", "d": "discarded"}
+NEXT: Final = "n"
+"""Key that chooses the next of several instructions."""
 HELP: Final = "b begin, s success, f failure, d discard, q quit"
 STILL_OPEN: Final = "an episode is open: s, f or d ends it"
 _REFRESH = 0.2
@@ -42,18 +44,18 @@ class KeyedRecorder:
             recorder: the recorder process.
             labels: labels of each episode.
             say: prints a line.
-            instructions: of successive episodes, in turns; that of a discarded or interrupted one is asked
-                again.
+            instructions: of successive episodes, in turns, which the key n skips; that of a discarded or
+                interrupted one is asked again.
             first: number of earlier episodes that were a success or failure, which says whose turn it is.
         """
         self._recorder, self._labels, self._say = recorder, labels, say
-        self._instructions, self._kept = instructions, first
+        self.instructions, self._turn = instructions, first
         self._described: Ended | None = None
 
     @property
     def instruction(self) -> str:
         """Instruction of the open episode, or of the next one; "" without instructions."""
-        return self._instructions[self._kept % len(self._instructions)] if self._instructions else ""
+        return self.instructions[self._turn % len(self.instructions)] if self.instructions else ""
 
     def press(self, key: str) -> Status:
         """Handle a key ("" for none) and return the recorder's status afterwards.
@@ -65,10 +67,15 @@ class KeyedRecorder:
             if key == "b":
                 asked = {INSTRUCTION: self.instruction} if self.instruction else {}
                 self._recorder.begin({**self._labels, **asked})
+            elif key == NEXT:
+                if self._recorder.status().episode:
+                    self._say("the instruction of an open episode cannot be changed")
+                else:
+                    self._turn += 1
             elif key in KEYS:
                 self._described = self._recorder.end(KEYS[key])
                 self._say(describe(self._described))
-                self._kept += KEYS[key] != "discarded"
+                self._turn += KEYS[key] != "discarded"
         except RecorderError as error:
             if self._recorder.process.poll() is not None:
                 raise

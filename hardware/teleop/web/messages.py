@@ -21,7 +21,7 @@ Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 """On the browser's own monotonic clock, `performance.now()`."""
 Unit = Annotated[float, msgspec.Meta(ge=-1, le=1)]
 Opening = Annotated[float, msgspec.Meta(ge=0, le=1)]
-Asked = Literal["begin", "success", "failure", "discard", "home", "arm", "disarm"]
+Asked = Literal["begin", "success", "failure", "discard", "next", "home", "arm", "disarm"]
 """Marks that have a button on the page. A stop is a separate message, and a page cannot quit the program."""
 
 

@@ -14,7 +14,7 @@ from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.requests import Status
 from robot_rl.hardware.teleop.device import Mark
 from robot_rl.hardware.teleop.operator_display import ProgramStatus
-from robot_rl.robot.recording_session import STILL_OPEN, KeyedRecorder, status_line
+from robot_rl.robot.recording_session import NEXT, STILL_OPEN, KeyedRecorder, status_line
 
 _REFRESH: Final = 0.2
 _MAX_OUTCOMES: Final = 8
@@ -66,6 +66,11 @@ class BackgroundRecorder:
     def instruction(self) -> str:
         """Instruction of the open episode, or of the next one; "" without instructions."""
         return self._keyed.instruction
+
+    @property
+    def chooses(self) -> bool:
+        """Whether there are several instructions to choose from."""
+        return len(self._keyed.instructions) > 1
 
     def press(self, key: str) -> None:
         """Queue a key press; returns immediately."""
@@ -167,7 +172,12 @@ class TeleopEpisodes:
             return tuple(_ENDS)
         begins = self._recording is not None and mode not in _NOT_BEGUN
         # Without an open episode, "discard" starts a new scene; the web page labels its button so.
-        return (*(("begin",) if begins else ()), *(("discard",) if self._scene else ()))
+        chooses = self._recording is not None and self._recording.chooses
+        return (
+            *(("begin",) if begins else ()),
+            *(("discard",) if self._scene else ()),
+            *(("next",) if chooses else ()),
+        )
 
     def may_quit(self) -> bool:
         """Whether the program may quit; if an episode is open, prints so and returns False."""
@@ -211,6 +221,9 @@ class TeleopEpisodes:
         if mark == "begin":
             self._begin()
             return False
+        if mark == "next":
+            self._choose()
+            return False
         recording = self._recording
         if recording is not None and (recording.open or recording.busy or not self._scene):
             recording.press(_ENDS[mark])
@@ -239,6 +252,12 @@ class TeleopEpisodes:
             self._say("the task is done")
             return self.mark("success")
         return False
+
+    def _choose(self) -> None:
+        if self._recording is None or not self._recording.chooses:
+            self._say("there is one instruction: set instructions=[…] for several")
+        else:
+            self._recording.press(NEXT)
 
     def _begin(self) -> None:
         if self._recording is None:

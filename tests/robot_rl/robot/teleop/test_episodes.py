@@ -65,18 +65,21 @@ class RecorderWithoutRobot:
 
     def __init__(self) -> None:
         self.begun: list[dict[str, str]] = []
+        self.open = False
         self.last: Ended | None = None
 
     def begin(self, labels: dict[str, str]) -> None:
         self.begun.append(labels)
+        self.open = True
 
     def end(self, outcome: Outcome) -> Ended:
+        self.open = False
         footer = Footer(outcome=outcome, t=1, tw=1, counts={})
         self.last = Ended(episode="x", number=0, seconds=1.0, footer=footer, commit_ms=0.0)
         return self.last
 
     def status(self) -> Any:
-        return SimpleNamespace(last=self.last)
+        return SimpleNamespace(last=self.last, episode="x" if self.open else "")
 
 
 def test_instructions_take_turns_and_a_discarded_one_is_asked_again() -> None:
@@ -92,6 +95,16 @@ def test_instructions_take_turns_and_a_discarded_one_is_asked_again() -> None:
     without = KeyedRecorder(recorder, {}, lambda line: None)
     without.press("b")
     assert recorder.begun[-1] == {}
+
+
+def test_the_operator_chooses_among_instructions_between_episodes() -> None:
+    said: list[str] = []
+    recorder: Any = RecorderWithoutRobot()
+    keyed = KeyedRecorder(recorder, {}, said.append, ["open", "close", "push"])
+    for key in ("n", "n", "b", "n", "s", "b"):
+        keyed.press(key)
+    assert [labels["instruction"] for labels in recorder.begun] == ["push", "open"]
+    assert said[0] == "the instruction of an open episode cannot be changed"
 
 
 def test_nothing_is_begun_where_nothing_is_recorded(robot: RobotClient) -> None:

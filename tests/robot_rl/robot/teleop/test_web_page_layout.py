@@ -30,6 +30,8 @@ SIZES = pytest.mark.parametrize(
 )
 CAMERAS = ("agentview", "robot0_eye_in_hand")
 READY = ProgramStatus(task="recording", episode=3, marks=("begin", "discard"))
+SEVERAL = replace(READY, task="recording: open the drawer", marks=(*READY.marks, "next"))
+"""With several instructions, the page shows every button it has."""
 RUNNING = replace(READY, running=True, seconds=4.0, marks=("success", "failure", "discard"))
 
 
@@ -66,7 +68,7 @@ def fault(shown: Shown) -> Iterator[None]:
 
 def active(page: Page) -> set[str]:
     """The buttons of episodes that can be pressed."""
-    names = ("begin", "success", "failure", "discard")
+    names = ("begin", "success", "failure", "discard", "next")
     return {name for name in names if page.is_enabled(f"[data-mark={name}]")}
 
 
@@ -78,7 +80,8 @@ def test_buttons_of_episodes_can_be_pressed_only_when_they_do_something(
         page.wait_for_timeout(300)
         assert active(page) == set()
         take(page)
-        for program in (READY, RUNNING, ProgramStatus(task="teleoperation, not recorded")):
+        assert page.is_hidden("[data-mark=next]")
+        for program in (READY, RUNNING, SEVERAL, ProgramStatus(task="teleoperation, not recorded")):
             shown.display.program = program
             until(page, lambda program=program: active(page) == set(program.marks))
 
@@ -155,7 +158,7 @@ def await_images(page: Page) -> None:
 def test_messages_cover_neither_cameras_nor_buttons(
     shown: Shown, chromium: Browser, size: dict[str, Any]
 ) -> None:
-    shown.display.program = READY
+    shown.display.program = SEVERAL
     with opened(chromium, shown.url, **size) as page:
         await_images(page)
         with fault(shown):
@@ -202,7 +205,9 @@ def test_a_camera_is_as_large_as_its_image_and_has_its_whole_name(
 
 @SIZES
 def test_the_speed_buttons_say_what_they_are(shown: Shown, chromium: Browser, size: dict[str, Any]) -> None:
+    shown.display.program = SEVERAL
     with opened(chromium, shown.url, **size) as page:
+        page.wait_for_selector("[data-mark=next]:visible")
         assert page.locator("#speed").is_visible()
         assert page.inner_text("#speed") == "speed"
         assert page.get_by_role("group", name="speed").get_by_role("button").count() == 3
