@@ -162,6 +162,7 @@ class Actor:
             return
         self._release()
         self._policy.reset([0], [seed])
+        self._policy.runner.queries = 0
         self._outbox.begin(number)
         episode = _Episode(number, obs)
         while not episode.over:
@@ -226,6 +227,7 @@ class Actor:
                 interrupted=episode.interrupted,
                 interventions=self._shared.interventions,
                 late=episode.late,
+                queries=self._policy.runner.queries,
             ),
             hold=episode.success,
         )

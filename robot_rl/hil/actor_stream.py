@@ -81,6 +81,7 @@ class ActorStream:
         self.outcomes = [*self.outcomes, [float(end.success), metrics["hil/intervention_rate"]]][-_RECENT:]
         metrics |= {"train/success": float(end.success), "train/episode_length": float(end.index)}
         metrics["hil/late"] = end.late / max(end.index, 1)
+        metrics["train/base_queries"] = end.queries / max(end.index, 1)
         return metrics | self._labelled(metrics)
 
     def cut_episode(self) -> None:

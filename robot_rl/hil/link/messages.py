@@ -19,7 +19,7 @@ from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.large_messages import Array, decode, pack_all, unpack
 from robot_rl.hardware.protocol.messages import Code, Name, Natural
 
-PROTOCOL: Final = 7
+PROTOCOL: Final = 8
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="t"):
@@ -81,6 +81,8 @@ class End(Message, frozen=True, kw_only=True, tag="end"):
     interventions: Natural
     late: Natural = 0
     """Number of steps with a late observation."""
+    queries: Natural = 0
+    """Number of observations for which the base was sampled."""
 
 
 class Bye(Message, frozen=True, kw_only=True, tag="bye"):

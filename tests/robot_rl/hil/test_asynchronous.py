@@ -15,6 +15,7 @@ from robot_rl.policy_server.inference import PolicyInference
 from robot_rl.policy_server.requests import Query
 from robot_rl.policy_server.server import Listen, PolicyServer
 from robot_rl.saved_policies.loading import load_networks, trained_execution
+from robot_rl.training.logger import read_metrics
 from tests.conftest import SMALL_BASE, RunCommand
 from tests.robot_rl.hil.training import HUMAN, arguments
 from tests.robot_rl.robot.deploy.test_deploy import serving
@@ -73,6 +74,12 @@ def test_a_repeated_run_learns_the_same_and_the_replay_holds_what_was_executed(
     assert metrics(tmp_path / "first") == metrics(tmp_path / "second")
     _, meta = load_networks(tmp_path / "first")
     assert trained_execution(meta).delay == DELAY
+    # The base is asked once for each chunk, not at each step.
+    queries = [
+        value for _, _, value in read_metrics(tmp_path / "first" / "metrics.csv")["train/base_queries"]
+    ]
+    assert queries
+    assert all(1 / 8 < rate < 1 / 2 for rate in queries)
 
     replay = {name.removeprefix("data."): values for name, values in state["replay"].items()}
     rows = int(replay["count"][0])
