@@ -7,8 +7,7 @@ docs/asynchronous.md has the equations and where they come from.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from concurrent.futures import wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,6 +20,7 @@ from torch import Tensor
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.asynchronous import AsyncOptions, check_asynchronous
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory
+from robot_rl.policies.chunk_request import Answer, Request, Samples, Submit, compute_at_once
 from robot_rl.policies.chunk_runner import (
     BaseSamples,
     ChunkRunner,
@@ -35,85 +35,13 @@ from robot_rl.policies.chunk_runner import (
 from robot_rl.policies.nets.encoder import FEATURES
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What the base computes for B observations."""
-
-    samples: Chunk
-    """Whole chunks, [B, N, H, A]."""
-    features: Tensor | None = None
-    """Features [B, K, D] of the observations, as in `PolicyOutput`, if the policy reads them."""
-
-
-Submit = Callable[[Callable[[], Answer]], "Future[Answer]"]
-"""Begins to compute an answer."""
-
-
-def compute_at_once(compute: Callable[[], Answer]) -> "Future[Answer]":
-    """Compute in this thread, for simulated time, in which a chunk arrives after the given delay."""
-    future: Future[Answer] = Future()
-    future.set_result(compute())
-    return future
-
-
-def compute_in_a_thread(resources: ExitStack) -> Submit:
-    """Compute in another thread, for real time; `resources` ends it."""
-    worker = resources.enter_context(ThreadPoolExecutor(1, "policy", torch.set_num_threads, (1,)))
-    # Started now, it does not inherit the priority of the one that commands.
-    worker.submit(bool).result()
-    return worker.submit
-
-
-@dataclass
-class _Samples:
-    """Samples of the base for one observation."""
-
-    actions: Tensor
-    """[N, H, A]."""
-    noise: Tensor | None
-    """[N, Hn, Dn]."""
-    step: int
-    """Control step of the observation, for which the first action is."""
-    features: Tensor | None = None
-    """Of the observation [K, D]."""
-
-    def to(self, device: torch.device) -> "_Samples":
-        def moved(value: Tensor | None) -> Tensor | None:
-            return None if value is None else value.to(device)
-
-        return _Samples(self.actions.to(device), moved(self.noise), self.step, moved(self.features))
-
-    def as_request(self) -> "_Request":
-        """A request for these samples that has been answered."""
-        chunk = Chunk(self.actions[None], None if self.noise is None else self.noise[None])
-        answer = Answer(chunk, None if self.features is None else self.features[None])
-        return _Request(compute_at_once(lambda: answer), 0, self.step)
-
-
-@dataclass
-class _Request:
-    """A chunk that is being computed."""
-
-    future: "Future[Answer]"
-    row: int
-    """Row of its environment in the batch."""
-    step: int
-
-    def result(self) -> _Samples:
-        """The computed samples, of which nothing else keeps a reference."""
-        answer = self.future.result()
-        parts = answer.samples.noise, answer.features
-        noise, features = (None if part is None else part[self.row].clone() for part in parts)
-        return _Samples(answer.samples.actions[self.row].clone(), noise, self.step, features)
-
-
 @dataclass
 class _Episode:
     """State of one environment."""
 
     now: int = 0
     """Control step."""
-    samples: _Samples | None = None
+    samples: Samples | None = None
     features: Tensor | None = None
     """Those of the newest samples that have arrived [K, D]; `replan` does not drop them."""
     chosen: int = 0
@@ -122,7 +50,7 @@ class _Episode:
     """Control step since which the samples are executed."""
     decided: int = 0
     """Control step of the last choice among them."""
-    request: _Request | None = None
+    request: Request | None = None
     held: bool = False
     replanning: bool = False
     """Whether the first chunk is one after `replan`."""
@@ -140,7 +68,7 @@ class _Episode:
     def from_state(cls, state: Mapping[str, Any], device: torch.device) -> "_Episode":
         """The state of `state_dict`, with samples on a device."""
         samples, requested = (
-            state[name] and _Samples(**state[name]).to(device) for name in ("samples", "request")
+            state[name] and Samples(**state[name]).to(device) for name in ("samples", "request")
         )
         # Checkpoints of earlier versions have no features.
         features = state.get("features")
@@ -343,7 +271,7 @@ class AsyncRunner(ChunkRunner):
             request.future.cancel()
         self._episodes[env_id] = _Episode()
 
-    def _has_arrived(self, episode: _Episode, request: _Request) -> bool:
+    def _has_arrived(self, episode: _Episode, request: Request) -> bool:
         """Whether a requested chunk is executed from now on; the first of an episode is waited for."""
         if not episode.samples and not episode.replanning:
             return True
@@ -373,7 +301,7 @@ class AsyncRunner(ChunkRunner):
         """Whether a chunk is being computed that goes on from the present plan, see `_planned`."""
         return episode.request is not None and self._continues
 
-    def _take(self, episode: _Episode, request: _Request) -> None:
+    def _take(self, episode: _Episode, request: Request) -> None:
         """Execute the chunk of a request from now on."""
         new = request.result()
         if self._mode == "blend" and episode.samples and not episode.held:
@@ -400,7 +328,7 @@ class AsyncRunner(ChunkRunner):
             future = self._submit(partial(_answer, self.base, sample, obs, shifts))
             for row, env_id in enumerate(ids):
                 episode = self._episodes[env_id]
-                episode.request = _Request(future, row, episode.now)
+                episode.request = Request(future, row, episode.now)
 
     def _sample_after(self, planned: Tensor) -> Callable[..., Chunk]:
         """Draws chunks of the base that go on from planned actions [b, L, A]; from any if L is 0."""

@@ -36,9 +36,10 @@ from robot_rl.hardware.teleop.device import DeviceError
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.policies.acting import ActingPolicy
-from robot_rl.policies.async_runner import compute_in_a_thread, execute_asynchronously
+from robot_rl.policies.async_runner import execute_asynchronously
 from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.chunk_request import compute_in_a_thread
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.policies.store import fingerprint
 from robot_rl.robot.deploy.cases import read_cases

@@ -34,7 +34,8 @@ from robot_rl.hil.link.client import LearnerClient
 from robot_rl.hil.link.messages import Welcome
 from robot_rl.hil.operator_check import check_operator
 from robot_rl.policies.acting import ActingPolicy
-from robot_rl.policies.async_runner import compute_at_once, compute_in_a_thread, execute_asynchronously
+from robot_rl.policies.async_runner import execute_asynchronously
+from robot_rl.policies.chunk_request import compute_at_once, compute_in_a_thread
 from robot_rl.policies.chunk_runner import PolicyOutput
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.controller import warm_up
