@@ -87,7 +87,7 @@ _TIMEOUT = 5.0
 class Config:
     policy: str = "???"
     """Directory of a run, of a saved policy or of a bundle from `robot-rl export`, or ws://host:port of a
-    base policy behind `robot-rl serve`."""
+    policy behind `robot-rl serve`."""
     robot: str = field(default_factory=default_address)
     """Address of the robot's server, as in `robot-rl robot address=…`."""
     episodes: int = 20

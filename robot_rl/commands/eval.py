@@ -66,7 +66,7 @@ GROUPS = {"task": {"*": TaskConfig}, "workers": {"ray": SimulationsConfig}}
 @dataclass
 class Config:
     policy: str = "???"
-    """Directory of a run or of a saved policy, or ws://host:port of a base policy behind `robot-rl serve`."""
+    """Directory of a run or of a saved policy, or ws://host:port of a policy behind `robot-rl serve`."""
     split: str = "validation"
     """`validation`, to choose options, or `test`, to report, which needs a finished run of committed code."""
     episodes: int | None = None

@@ -1,4 +1,4 @@
-"""A base policy behind `robot-rl serve`, which describes its observations, actions and noise."""
+"""A policy behind `robot-rl serve`, which describes its observations, actions and noise."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -37,12 +37,11 @@ class StateRange(msgspec.Struct):
 class _Metadata(msgspec.Struct):
     """What is used of the metadata."""
 
-    kind: str
     fingerprint: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
     max_batch: int
     environment: dict[str, Any]
+    spec: BaseSpec
     max_chunks: int = MAX_CHUNKS
-    spec: BaseSpec | None = None
     state_range: StateRange | None = None
     feature_size: int | None = None
     example_instruction: str | None = None
@@ -55,7 +54,7 @@ class OwnServer:
         """Read the metadata of a connected server.
 
         Raises:
-            ValueError: if it serves no base policy, or options are for other servers.
+            ValueError: if its description cannot be used, or options are for other servers.
         """
         self._connection = connection
         if config.mapping:
@@ -64,10 +63,6 @@ class OwnServer:
                 f"out base.{config.mapping[0]}"
             )
         found = _read(connection)
-        if found.kind != "base" or found.spec is None:
-            raise ValueError(
-                f"{connection.url} serves a tuned policy, which is no base: serve its base (policy=…/base)"
-            )
         spec, execute = found.spec, config.execute or found.spec.execute
         if execute > spec.horizon:
             raise ValueError(f"base.execute={execute}: {connection.url} predicts {spec.horizon} steps")
@@ -86,10 +81,13 @@ class OwnServer:
         Raises:
             PolicyLost: if the server does not give them.
         """
-        del samples  # as many as there is noise
-        given = {} if noise is None else {NOISE: noise}
-        shape = (1 if noise is None else noise.shape[1], self.spec.horizon, self.spec.action_size)
-        actions = self._ask({**obs, **given}, BULK, "samples", shape)
+        shape = (samples, self.spec.horizon, self.spec.action_size)
+        if noise is None:
+            # The server draws what it needs of each row.
+            repeated = {name: array.repeat(samples, 0) for name, array in obs.items()}
+            actions = self._ask(repeated, "actions", shape[1:]).reshape(-1, *shape)
+        else:
+            actions = self._ask({**obs, NOISE: noise}, "samples", shape, **{BULK: True})
         if not (np.abs(actions) <= 1).all():
             raise self._connection.lost("its actions are not in [-1, 1]")
         return actions
@@ -98,15 +96,15 @@ class OwnServer:
         """Features [B, D] of observations [B, To, …]; errors as of `sample`."""
         assert self.feature_size is not None
         # No samples: the policy's head does not run.
-        features = self._ask(obs, RETURN_FEATURES, "features", (self.feature_size,), **{SAMPLES: 0})
+        features = self._ask(obs, "features", (self.feature_size,), **{RETURN_FEATURES: True, SAMPLES: 0})
         if not np.isfinite(features).all():
             raise self._connection.lost("its features are not finite")
         return features
 
     def _ask(
-        self, arrays: Mapping[str, NDArray[Any]], flag: str, name: str, shape: tuple[int, ...], **more: int
+        self, arrays: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...], **more: int
     ) -> NDArray[np.float32]:
-        """An array [B, *shape] that the server returns if asked by a flag, for arrays [B, …]."""
+        """An array [B, *shape] of the reply to arrays [B, …], and to more that is the same for all rows."""
         rows = len(next(iter(arrays.values())))
         size = sum(array.nbytes // rows for array in arrays.values())
         samples = arrays[NOISE].shape[1] if NOISE in arrays else 1
@@ -115,7 +113,7 @@ class OwnServer:
         for at in range(0, rows, most):
             request = {key: array[at : at + most] for key, array in arrays.items()}
             count = min(most, rows - at)
-            value = self._connection.ask({**request, BATCH: count, flag: True, **more}).get(name)
+            value = self._connection.ask({**request, BATCH: count, **more}).get(name)
             fits = isinstance(value, np.ndarray) and value.shape == (count, *shape)
             if not isinstance(value, np.ndarray) or not fits or value.dtype != np.float32:
                 raise self._connection.lost(f"its {name} are no float32 array {[count, *shape]}")
@@ -135,12 +133,11 @@ def _read(connection: PolicyConnection) -> _Metadata:
     except msgspec.ValidationError as error:
         raise ValueError(f"{connection.url} describes itself in another way ({error}): update it") from None
     sizes = [found.max_batch, found.max_chunks]
-    if spec := found.spec:
-        sizes += [spec.state_size, spec.action_size, spec.horizon, spec.execute, spec.obs_steps]
-        sizes += [*(spec.noise_shape or ()), *(spec.image_size or ()), found.feature_size or 1]
-        bounds = found.state_range
-        if bounds and {len(bounds.center), len(bounds.half_range)} != {spec.state_size}:
-            sizes.append(0)
+    spec, bounds = found.spec, found.state_range
+    sizes += [spec.state_size, spec.action_size, spec.horizon, spec.execute, spec.obs_steps]
+    sizes += [*(spec.noise_shape or ()), *(spec.image_size or ()), found.feature_size or 1]
+    if bounds and {len(bounds.center), len(bounds.half_range)} != {spec.state_size}:
+        sizes.append(0)
     if not all(1 <= size <= _MAX_SIZE for size in sizes):
         raise ValueError(f"{connection.url} describes itself with sizes that cannot be")
     return found

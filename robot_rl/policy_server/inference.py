@@ -1,6 +1,7 @@
 """Answers the requests of a policy server: checks observations, and runs the policy on several at once."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,7 +16,7 @@ from robot_rl.envs.instruction import (
     encode_instruction,
 )
 from robot_rl.envs.observation import ObservationSpec
-from robot_rl.policies.bases.base_policy import BasePolicy
+from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.chunk_runner import sample_base
 from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
@@ -100,18 +101,18 @@ class PolicyInference:
             "max_chunks": MAX_CHUNKS,
             "reserved": list(RESERVED),
             "environment": dict(environment),
-            **({} if self.tuned else self._description),
+            **self._description,
         }
 
     @property
     def _description(self) -> dict[str, Any]:
-        """What `base=remote` needs to know of a base."""
-        description: dict[str, Any] = {
-            "spec": self.base.spec.as_dict(),
-            "feature_size": self.base.feature_size,
-        }
+        """What `base=remote` needs to know. A tuned policy appears as a base that draws its own noise."""
+        description: dict[str, Any] = {"spec": self._spec.as_dict()}
         if self.base.spec.instruction:
             description["example_instruction"] = self.base.example_instruction
+        if self.tuned:
+            return description
+        description["feature_size"] = self.base.feature_size
         if isinstance(self.base, ImitationPolicy):
             ranges = self.base.state_normalizer
             description["state_range"] = {
@@ -119,6 +120,21 @@ class PolicyInference:
                 "half_range": ranges.half_range.tolist(),
             }
         return description
+
+    @property
+    def _spec(self) -> BaseSpec:
+        spec, observed = self.base.spec, self.observed
+        if not self.tuned:
+            return spec
+        return replace(
+            spec,
+            horizon=self.steps,
+            execute=self.policy.execute or spec.execute,
+            noise_shape=None,
+            deterministic=False,
+            cameras=self._cameras,
+            image_size=observed.image_size if self._cameras else None,
+        )
 
     @property
     def steps(self) -> int:

@@ -53,7 +53,8 @@ def load_networks(
 ) -> tuple[BasePolicy | FinetunedPolicy, dict[str, Any]]:
     """The networks saved in a run or policy directory, on a device, and their metadata.
 
-    `ws://host:port` or `wss://host:port` is the base policy behind a server of `robot-rl serve`.
+    `ws://host:port` or `wss://host:port` is the policy behind a server of `robot-rl serve`; a tuned one
+    counts as a base.
     """
     if is_server(path):
         remote = connect_base(RemoteConfig(str(path)), {})

@@ -1,7 +1,7 @@
 """`base=remote` with a server of `robot-rl serve`: actions are those of the same policy in this process."""
 
 import ssl
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from tests.robot_rl.policy_client.policy_servers import served
 from tests.robot_rl.policy_server.small_policies import (
     ACTION,
     CAMERA,
+    EXECUTE,
     SIZE,
     STATE,
     environment,
@@ -144,9 +145,19 @@ def test_noise_that_changes_nothing_is_refused() -> None:
         remote(url)
 
 
-def test_a_tuned_policy_is_no_base() -> None:
-    with served(tuned()) as url, pytest.raises(ValueError, match="serves a tuned policy"):
-        remote(url)
+def test_a_served_tuned_policy_is_a_base_that_draws_its_own_noise() -> None:
+    networks = tuned()
+    torch.nn.init.normal_(networks.actor.net.head.weight)
+    with served(networks) as url:
+        base = remote(url)
+        assert base.spec == replace(flow().spec, horizon=EXECUTE, noise_shape=None, deterministic=False)
+        obs = random_observations(base, 3)
+        found = base.sample(obs, num_samples=2).actions
+        # The server's generator has seed 0, and each of the samples is a row of its batch.
+        rows = {"state": obs["state"].repeat_interleave(2, 0)}
+        plan = networks.policy(1).plan(rows, 6 * [torch.Generator().manual_seed(0)])
+        assert torch.equal(found.flatten(0, 1), plan)
+        assert not torch.equal(found[:, 0], found[:, 1])
 
 
 @pytest.mark.parametrize(
