@@ -280,12 +280,12 @@ class AsyncRunner(ChunkRunner):
     def _is_due(self, episode: _Episode, execute: int) -> bool:
         """Whether the next chunk has to be requested now."""
         soon = episode.now - episode.taken >= execute - self._delay
-        return not episode.request and (soon or self._is_short(episode))
+        return not episode.request and (soon or self._is_short(episode, episode.samples))
 
-    def _is_short(self, episode: _Episode) -> bool:
-        """Whether the samples reach over less than h further steps."""
-        assert episode.samples
-        return self.base.spec.horizon - (episode.now - episode.samples.step) < self.base.spec.execute
+    def _is_short(self, episode: _Episode, samples: Samples | None) -> bool:
+        """Whether samples reach over less than h further steps."""
+        assert samples
+        return self.base.spec.horizon - (episode.now - samples.step) < self.base.spec.execute
 
     def _must_choose(self, episode: _Episode, execute: int) -> bool:
         """Whether the chosen part ends here, and the samples reach over another one; if they do not, hold."""
@@ -294,7 +294,7 @@ class AsyncRunner(ChunkRunner):
             return False
         chosen = self.base.spec.execute if self._is_committed(episode) else execute
         over = episode.taken == episode.now or episode.now - episode.decided >= chosen
-        episode.held = over and self._is_short(episode)
+        episode.held = over and self._is_short(episode, episode.samples)
         return over and not episode.held
 
     def _is_committed(self, episode: _Episode) -> bool:
@@ -302,8 +302,11 @@ class AsyncRunner(ChunkRunner):
         return episode.request is not None and self._continues
 
     def _take(self, episode: _Episode, request: Request) -> None:
-        """Execute the chunk of a request from now on."""
+        """Execute the chunk of a request from now on, unless it came too late for another choice."""
         new = request.result()
+        if episode.samples and self._is_short(episode, new):
+            episode.request = None
+            return
         if self._mode == "blend" and episode.samples and not episode.held:
             old = episode.samples
             left = old.actions[episode.chosen, episode.now - old.step :]

@@ -9,7 +9,7 @@ Between two updates of the policy:
 import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -179,18 +179,19 @@ class Imagination:
             self.limits = calibrate(self.pool, self.chunks, self.limits)
         record: dict[str, float | bool] = {**losses, "step": step, "episodes": self.learned}
         record["rebuilt"] = rebuilt
+        newest = [test for test in tests if not test.demo]
         if not tests:
             self.gate.decide(passed=False)
             record["passed"] = False
-        elif len(self.pool) >= config.pool:
+        elif newest and self.has_values and len(self.pool) >= config.pool:
             assert self.limits is not None
             verdict = judge_model(self.pool, self.limits)
             # The pool may hold tests of an earlier, better model, and those of demonstrations, which are not
             # how the policy acts: the newest of the policy's have to agree with it.
-            newest = judge_model([test for test in tests if not test.demo] or tests, self.limits)
-            passed = verdict.passed and newest.error <= MAX_ERROR and abs(newest.gap) <= MAX_GAP
+            own = judge_model(newest, self.limits)
+            passed = verdict.passed and own.error <= MAX_ERROR and abs(own.gap) <= MAX_GAP
             self.gate.decide(passed=passed)
-            record |= {**asdict(verdict), "newest_error": newest.error, "newest_gap": newest.gap}
+            record |= {**asdict(verdict), "newest_error": own.error, "newest_gap": own.gap}
             record["passed"] = passed
         record["share"] = self.gate.share
         if self.limits is not None:
@@ -223,7 +224,7 @@ class Imagination:
 
     def _test(self, new: Sequence[Episode]) -> list[EpisodeTest]:
         """Tests of the model on episodes that it has not learned from."""
-        return replay_in_model(
+        tests = replay_in_model(
             new,
             self.model,
             self.values,
@@ -234,6 +235,8 @@ class Imagination:
             self.generator,
             self.config.context_chunks,
         )
+        # Critics that have not learned yet have no values to compare.
+        return tests if self.has_values else [replace(test, gap=test.gap[:0]) for test in tests]
 
     def _prepare_starts(self, newest: int) -> None:
         """Probability of each recorded step to be the start of a branch."""

@@ -175,6 +175,21 @@ def test_a_policy_that_falls_behind_leads_to_a_hold_and_never_to_an_old_action()
     assert actions.tolist() == [[0, 0], [16, 14], [17, 14]]
 
 
+@pytest.mark.parametrize("arrives", [9, 10, 11])
+def test_a_chunk_that_is_too_late_to_be_used_does_not_end_the_current_one(arrives: int) -> None:
+    """A chunk of step 0 has too few actions left at step 9; what was chosen at step 8 is executed."""
+    later = Later()
+    policy = asynchronous("naive", 4, 12, execute=4, submit=later)
+    before = play(policy, arrives)
+    later.finish()
+    actions = np.concatenate([before, play(policy, 14 - arrives, begin=arrives)])
+    assert actions[:12, 0].tolist() == list(range(12))
+    assert actions[12:, 0].tolist() == [0, 0]
+    later.finish()
+    # The chunk of the step at which the late one arrived.
+    assert play(policy, 3, begin=14)[1:, 1].tolist() == [arrives, arrives]
+
+
 def test_the_arm_is_held_where_a_gripper_was_last() -> None:
     later = Later()
     policy = asynchronous("naive", 1, 6, execute=2, submit=later)
