@@ -123,7 +123,9 @@ class PolicyConnection:
                     ) from None
                 reason = (error.strerror or str(error)).lower()
             except InvalidHandshake as error:
-                raise self.lost(_refusal(error)) from None
+                if not isinstance(error.__cause__, EOFError):
+                    raise self.lost(_refusal(error)) from None
+                reason = "it closes the connection"
             _close(self._open)
             if time.monotonic() + pause > deadline:
                 raise self.lost(f"{_line(reason)}: start it, or look at why it ended")

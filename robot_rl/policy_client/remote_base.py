@@ -92,6 +92,8 @@ class RemoteBase(BasePolicy):
             self.state_normalizer.center.copy_(torch.tensor(ranges.center))
             self.state_normalizer.half_range.copy_(torch.tensor(ranges.half_range))
         name = connection.fingerprint.encode()
+        self._understood: set[str] = set()
+        """Instructions that the server has taken."""
         self.register_buffer("identity", torch.frombuffer(bytearray(name), dtype=torch.uint8))
 
     @property
@@ -104,7 +106,8 @@ class RemoteBase(BasePolicy):
 
     def check_instruction(self, text: str) -> None:
         """See `BasePolicy.check_instruction`: our own servers are asked about an observation with it."""
-        if not self.spec.instruction or not isinstance(self._server, OwnServer):
+        known = text in self._understood
+        if known or not self.spec.instruction or not isinstance(self._server, OwnServer):
             return
         obs = random_observations(self, 1)
         told = torch.from_numpy(encode_instruction(text))
@@ -112,6 +115,7 @@ class RemoteBase(BasePolicy):
             self.sample({**obs, INSTRUCTION: told.expand(1, self.spec.obs_steps, -1)})
         except PolicyLost as error:
             raise ValueError(str(error)) from None
+        self._understood.add(text)
 
     @torch.no_grad()
     def sample(

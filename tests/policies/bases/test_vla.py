@@ -58,9 +58,16 @@ def test_words_are_those_of_the_texts_in_small_letters() -> None:
     assert vocabulary_of(TEXTS) == ["cube", "green", "on", "red", "stack", "the"]
 
 
-def test_the_default_has_about_a_million_parameters() -> None:
-    policy = VLAPolicy(VLAConfig(words=vocabulary_of(TEXTS)), 9, 7, CAMERAS, (84, 84))
-    assert 1e6 < sum(weights.numel() for weights in policy.parameters()) < 2.5e6
+def test_the_default_has_two_million_parameters_and_options_make_it_a_hundred_times_larger() -> None:
+    words = vocabulary_of(TEXTS)
+    policy = VLAPolicy(VLAConfig(words=words), 9, 7, CAMERAS, (84, 84))
+    assert 2e6 < sum(weights.numel() for weights in policy.parameters()) < 2.5e6
+    wide = VLAConfig(
+        words=words, channels=[64, 128, 256, 512], tokens_width=1024, heads=16, layers=20, width=2048, depth=8
+    )
+    with torch.device("meta"):
+        large = VLAPolicy(wide, 9, 7, CAMERAS, (84, 84))
+    assert sum(weights.numel() for weights in large.parameters()) > 3e8
     assert policy.spec.noise_shape == (10, 7)
     assert policy.spec.instruction
 

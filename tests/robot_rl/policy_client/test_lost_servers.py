@@ -1,5 +1,6 @@
 """What happens when a policy server is killed, stalled or replaced, or sends what is no answer."""
 
+import socket
 import threading
 import time
 from typing import Any
@@ -66,6 +67,33 @@ def test_a_request_waits_for_a_server_that_comes_back() -> None:
     with served(flow(), port=port_of(url)):
         thread.join(PATIENCE)
     assert torch.equal(found[0], before)
+
+
+def test_a_connection_that_is_closed_before_the_first_answer_is_tried_again() -> None:
+    """As by a server that is just ending, or by what forwards to one that is just starting."""
+    with socket.create_server(("127.0.0.1", 0)) as closing:
+        port = closing.getsockname()[1]
+        url = f"ws://127.0.0.1:{port}"
+
+        def close_one() -> None:
+            accepted, _ = closing.accept()
+            accepted.recv(1)
+            accepted.shutdown(socket.SHUT_WR)
+            accepted.recv(65536)
+            accepted.close()
+            closing.close()
+
+        thread = threading.Thread(target=close_one)
+        thread.start()
+        found: list[RemoteBase] = []
+        connecting = threading.Thread(
+            target=lambda: found.append(connect_base(RemoteConfig(url, timeout=PATIENCE), {}))
+        )
+        connecting.start()
+        thread.join(PATIENCE)
+    with served(flow(), port=port):
+        connecting.join(PATIENCE)
+    assert found[0].spec == flow().spec
 
 
 def test_a_replaced_server_is_refused() -> None:

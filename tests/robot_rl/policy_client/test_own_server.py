@@ -91,7 +91,7 @@ def test_more_chunks_than_the_server_takes_are_asked_for_in_parts(monkeypatch: p
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
-def test_instructions_reach_the_served_policy() -> None:
+def test_instructions_reach_the_served_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     config = VLAConfig(
         horizon=4,
@@ -115,6 +115,10 @@ def test_instructions_reach_the_served_policy() -> None:
         found = base.sample({**obs, "instruction": text}, noise=noise).actions
         assert torch.equal(found, policy.sample({**obs, "instruction": text}, noise=noise).actions)
         base.check_instruction("stay")
+        # A server of this base asks for each request: it is not sent each time.
+        with monkeypatch.context() as patched:
+            patched.setattr(base, "sample", None)
+            base.check_instruction("stay")
         with pytest.raises(ValueError, match="wash") as caught:
             base.check_instruction("wash up")
         assert "\n" not in str(caught.value)
