@@ -25,6 +25,8 @@ _DECIDED = {
     "missed": ("Successes called failures", MAX_MISSED),
     "false_success": ("Episodes that failed with a false success, of all", MAX_FALSE_EPISODES),
     "gap": ("Imagined minus real R + γV", MAX_GAP),
+    "newest_error": ("Error relative to persistence, newest episodes", MAX_ERROR),
+    "newest_gap": ("Imagined minus real R + γV, newest episodes", MAX_GAP),
 }
 """Title and threshold of each figure of the gate."""
 
@@ -142,7 +144,7 @@ def history(decisions: Sequence[Decision]) -> list[dict[str, str]]:
 def _thresholds(name: str, threshold: float | None) -> list[float]:
     if threshold is None:
         return []
-    return [threshold, -threshold] if name == "gap" else [threshold]
+    return [threshold, -threshold] if name.endswith("gap") else [threshold]
 
 
 def _axes(width: float, height: float) -> tuple[Figure, Axes]:

@@ -57,7 +57,8 @@ def test_the_page_shows_errors_uncertainty_coverage_success_and_the_gate(page: P
     ):
         assert heading in page.text
     labels = [attributes.get("aria-label") or "" for tag, attributes in page.tags if tag == "svg"]
-    for figure in ("length of a rollout", "Coverage", "Error over uncertainty", "characteristic", "share"):
+    figures = ("length of a rollout", "Coverage", "Error over uncertainty", "characteristic", "share")
+    for figure in (*figures, "R + γV, newest episodes"):
         assert any(figure in label for label in labels), figure
 
 
