@@ -121,16 +121,19 @@ class Gate:
         self.failures = 0
         """Failed tests in a row."""
         self.passes = 0
-        """Passed tests in a row."""
+        """Passed tests in a row since the critics have learned."""
 
     @property
     def for_actor(self) -> bool:
         """Whether actors learn from imagined states: critics do from the first pass on, actors after two."""
         return self.passes >= 2
 
-    def decide(self, *, passed: bool) -> None:
-        """A pass raises the share by `STEP`, a failure halves it, a second failure in a row sets it to 0."""
-        self.passes = self.passes + 1 if passed else 0
+    def decide(self, *, passed: bool, learned: bool = True) -> None:
+        """A pass raises the share by `STEP`, a failure halves it, a second failure in a row sets it to 0.
+
+        `learned` says whether the critics have: before, a pass does not count for actors.
+        """
+        self.passes = self.passes + learned if passed else 0
         self.failures = 0 if passed else self.failures + 1
         if passed:
             self.share = min(self.largest, self.share + STEP)

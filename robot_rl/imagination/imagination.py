@@ -9,7 +9,7 @@ Between two updates of the policy:
 import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -183,14 +183,14 @@ class Imagination:
         if not tests:
             self.gate.decide(passed=False)
             record["passed"] = False
-        elif newest and self.has_values and len(self.pool) >= config.pool:
+        elif newest and len(self.pool) >= config.pool:
             assert self.limits is not None
             verdict = judge_model(self.pool, self.limits)
             # The pool may hold tests of an earlier, better model, and those of demonstrations, which are not
             # how the policy acts: the newest of the policy's have to agree with it.
             own = judge_model(newest, self.limits)
             passed = verdict.passed and own.error <= MAX_ERROR and abs(own.gap) <= MAX_GAP
-            self.gate.decide(passed=passed)
+            self.gate.decide(passed=passed, learned=self.has_values)
             record |= {**asdict(verdict), "newest_error": own.error, "newest_gap": own.gap}
             record["passed"] = passed
         record["share"] = self.gate.share
@@ -224,7 +224,7 @@ class Imagination:
 
     def _test(self, new: Sequence[Episode]) -> list[EpisodeTest]:
         """Tests of the model on episodes that it has not learned from."""
-        tests = replay_in_model(
+        return replay_in_model(
             new,
             self.model,
             self.values,
@@ -235,8 +235,6 @@ class Imagination:
             self.generator,
             self.config.context_chunks,
         )
-        # Critics that have not learned yet have no values to compare.
-        return tests if self.has_values else [replace(test, gap=test.gap[:0]) for test in tests]
 
     def _prepare_starts(self, newest: int) -> None:
         """Probability of each recorded step to be the start of a branch."""

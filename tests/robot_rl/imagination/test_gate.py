@@ -24,6 +24,16 @@ def test_passes_raise_the_share_a_failure_halves_it_and_two_in_a_row_end_it() ->
     assert actor == [False, True, True, False, False, False, False, False, False]
 
 
+def test_passes_before_the_critics_have_learned_do_not_count_for_actors() -> None:
+    gate = Gate(0.5)
+    for learned in (False, False, True):
+        gate.decide(passed=True, learned=learned)
+        assert not gate.for_actor
+    assert gate.share == pytest.approx(0.15)
+    gate.decide(passed=True)
+    assert gate.for_actor
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
