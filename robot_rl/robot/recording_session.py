@@ -49,13 +49,18 @@ class KeyedRecorder:
             first: number of earlier episodes that were a success or failure, which says whose turn it is.
         """
         self._recorder, self._labels, self._say = recorder, labels, say
-        self.instructions, self._turn = instructions, first
+        self._instructions, self._turn = instructions, first
         self._described: Ended | None = None
 
     @property
     def instruction(self) -> str:
         """Instruction of the open episode, or of the next one; "" without instructions."""
-        return self.instructions[self._turn % len(self.instructions)] if self.instructions else ""
+        return self._instructions[self._turn % len(self._instructions)] if self._instructions else ""
+
+    @property
+    def chooses(self) -> bool:
+        """Whether there are several instructions to choose from."""
+        return len(self._instructions) > 1
 
     def press(self, key: str) -> Status:
         """Handle a key ("" for none) and return the recorder's status afterwards.
@@ -67,7 +72,7 @@ class KeyedRecorder:
             if key == "b":
                 asked = {INSTRUCTION: self.instruction} if self.instruction else {}
                 self._recorder.begin({**self._labels, **asked})
-            elif key == NEXT:
+            elif key == NEXT and self.chooses:
                 if self._recorder.status().episode:
                     self._say("the instruction of an open episode cannot be changed")
                 else:

@@ -70,7 +70,7 @@ class BackgroundRecorder:
     @property
     def chooses(self) -> bool:
         """Whether there are several instructions to choose from."""
-        return len(self._keyed.instructions) > 1
+        return self._keyed.chooses
 
     def press(self, key: str) -> None:
         """Queue a key press; returns immediately."""

@@ -107,6 +107,16 @@ def test_the_operator_chooses_among_instructions_between_episodes() -> None:
     assert said[0] == "the instruction of an open episode cannot be changed"
 
 
+def test_without_several_instructions_there_is_nothing_to_choose() -> None:
+    said: list[str] = []
+    recorder: Any = RecorderWithoutRobot()
+    keyed = KeyedRecorder(recorder, {}, said.append, ["open"])
+    for key in ("b", "n"):
+        keyed.press(key)
+    assert not keyed.chooses
+    assert not said
+
+
 def test_nothing_is_begun_where_nothing_is_recorded(robot: RobotClient) -> None:
     episodes = TeleopEpisodes(robot, None, 0, lambda line: None)
     assert episodes.program(Mode.ARMED, "").marks == ()
