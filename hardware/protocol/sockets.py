@@ -291,16 +291,6 @@ def reply(router: zmq.Socket[bytes], route: bytes, frame: bytes) -> bool:
     return True
 
 
-def drain_newest(socket: zmq.Socket[bytes]) -> memoryview | None:
-    """The newest message that has arrived, None if there is none; older ones are dropped."""
-    newest = None
-    while True:
-        try:
-            newest = socket.recv(copy=False)
-        except zmq.Again:
-            return newest.buffer if newest is not None else None
-
-
 def _length(longest: int) -> Options:
     return {zmq.MAXMSGSIZE: longest} if longest else {}
 

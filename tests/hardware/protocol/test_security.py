@@ -25,9 +25,9 @@ from robot_rl.hardware.protocol.security import (
     make_server_keys,
     may,
 )
-from robot_rl.hardware.protocol.sockets import ClientSockets, drain_newest, reply
+from robot_rl.hardware.protocol.sockets import ClientSockets, reply
 from tests.hardware.protocol.conftest import Join, Make
-from tests.hardware.protocol.waiting import PATIENCE, eventually, receive, send
+from tests.hardware.protocol.waiting import PATIENCE, eventually, newest, receive, send
 
 LAN = parse("tcp://192.168.1.2:5550")
 
@@ -251,7 +251,7 @@ def test_an_unknown_key_gets_neither_in_nor_anything_out(
 
     def published() -> bool:
         publisher.send(b"state")
-        return drain_newest(hearing) == b"state"
+        return newest(hearing) == b"state"
 
     eventually(published)
     refused = []
@@ -265,7 +265,7 @@ def test_an_unknown_key_gets_neither_in_nor_anything_out(
     with pytest.raises(zmq.Again):
         asking.send(b"let me in")
     assert server.receive(router) is None
-    assert drain_newest(looking) is None
+    assert newest(looking) is None
 
 
 def test_who_shows_no_key_at_all_is_refused(serve: Make, join: Join, address: Address, home: Path) -> None:

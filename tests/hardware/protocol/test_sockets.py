@@ -23,9 +23,9 @@ from robot_rl.hardware.protocol.security import (
     load_server_keys,
     make_client_keys,
 )
-from robot_rl.hardware.protocol.sockets import ClientSockets, ServerSockets, drain_newest, reply
+from robot_rl.hardware.protocol.sockets import ClientSockets, ServerSockets, reply
 from tests.hardware.protocol.conftest import Join, Make
-from tests.hardware.protocol.waiting import PATIENCE, eventually, receive, send
+from tests.hardware.protocol.waiting import PATIENCE, eventually, newest, receive, send
 
 
 class Recorded(zmq.Socket):
@@ -149,7 +149,7 @@ def _subscribed(publisher: zmq.Socket, prefix: bytes, subscribers: list[zmq.Sock
 
 def _hears(subscriber: zmq.Socket, message: bytes) -> bool:
     while subscriber.poll(100):
-        if drain_newest(subscriber) == message:
+        if newest(subscriber) == message:
             return True
     return False
 
@@ -180,7 +180,7 @@ def test_who_asks_for_the_newest_state_gets_no_other(serve: Make, join: Join, ad
     _published(publisher, states, recorder)
     # The recorder has had all of them; had `slow` been given a queue, all would be there now.
     assert len(_read(slow, publisher, states[-1])) < 50
-    assert drain_newest(slow) in (None, states[-1])
+    assert newest(slow) in (None, states[-1])
 
 
 def test_who_asks_for_the_newest_image_gets_no_other(serve: Make, join: Join, address: Address) -> None:
@@ -192,7 +192,7 @@ def test_who_asks_for_the_newest_image_gets_no_other(serve: Make, join: Join, ad
     images = [topic("wrist") + b"%d" % number + bytes(600_000) for number in range(100)]
     _published(publisher, images, recorder)
     assert len(_read(slow, publisher, images[-1])) < 10
-    assert drain_newest(slow) in (None, images[-1])
+    assert newest(slow) in (None, images[-1])
 
 
 def test_a_camera_is_not_another_whose_name_it_begins(serve: Make, join: Join, ipc: Address) -> None:
@@ -211,11 +211,11 @@ def test_newest_of_a_queue_is_the_last_and_none_of_an_empty_one(
 ) -> None:
     publisher = serve(ipc).bind("state")
     recorder = join(ipc).state(every=True)
-    assert drain_newest(recorder) is None
+    assert newest(recorder) is None
     _subscribed(publisher, b"", [recorder])
     for number in range(50):
         publisher.send(b"%d" % number)
-    eventually(lambda: drain_newest(recorder) == b"49")
+    eventually(lambda: newest(recorder) == b"49")
 
 
 def test_a_command_without_a_server_is_not_kept_for_later(serve: Make, join: Join, address: Address) -> None:

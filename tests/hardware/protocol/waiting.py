@@ -30,3 +30,11 @@ def send(socket: zmq.Socket, frame: bytes) -> None:
 def receive(socket: zmq.Socket) -> bytes:
     assert socket.poll(PATIENCE * 1e3), "nothing came"
     return socket.recv()
+
+
+def newest(socket: zmq.Socket) -> bytes | None:
+    """The last message that has arrived, None if there is none."""
+    message = None
+    while socket.poll(0):
+        message = socket.recv()
+    return message
