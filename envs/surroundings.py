@@ -1,7 +1,7 @@
 """What a person sees and does around a simulated robot, outside of the robot's protocol.
 
 A task that is served with surroundings looks like a real robot to all its clients. A scripted person
-(`robot_rl.rehearsal`) needs eyes and hands in the simulated room instead: the scene is published, objects
+(`robot_rl.rehearsal`) needs the simulated room itself: the scene is published, objects
 are put elsewhere on request, and the disarmed arm is guided home. The task's own check of success is
 written to a file.
 """
@@ -26,7 +26,7 @@ from robot_rl.hardware.protocol.messages import Natural, State
 TRUTH: Final = "truth.jsonl"
 """File in the folder of the surroundings: a line for each change of the task's own check of success."""
 _ADDRESS: Final = "address"
-_BLIND_S: Final = 1.0
+_SILENT_S: Final = 1.0
 """Time without a new scene after which the server's address is read again, s."""
 
 
@@ -90,20 +90,20 @@ class Surroundings:
             self._truth = stack.enter_context((folder / TRUTH).open("a", encoding="utf-8"))
             at = stack.enter_context(TemporaryDirectory(prefix="room-"))
             context = stack.enter_context(zmq.Context())
-            self._eyes: zmq.Socket[bytes] = stack.enter_context(context.socket(zmq.PUB))
-            self._hands: zmq.Socket[bytes] = stack.enter_context(context.socket(zmq.REP))
-            for socket, name in ((self._eyes, "eyes"), (self._hands, "hands")):
+            self._scenes: zmq.Socket[bytes] = stack.enter_context(context.socket(zmq.PUB))
+            self._requests: zmq.Socket[bytes] = stack.enter_context(context.socket(zmq.REP))
+            for socket, name in ((self._scenes, "scenes"), (self._requests, "requests")):
                 socket.setsockopt(zmq.LINGER, 0)
                 socket.bind(f"ipc://{at}/{name}")
             write_file(folder / _ADDRESS, f"ipc://{at}".encode())
             self._resources = stack.pop_all()
 
     def update(self, state: State) -> None:
-        """Answer a hand, and show the scene; called once per tick by the control thread."""
-        if self._hands.poll(0):
-            self._hands.send(msgspec.msgpack.encode(self._handle(self._hands.recv())))
+        """Answer a request, and publish the scene; called once per tick by the control thread."""
+        if self._requests.poll(0):
+            self._requests.send(msgspec.msgpack.encode(self._handle(self._requests.recv())))
         scene = tuple(self._driver.look().tolist())
-        self._eyes.send(msgspec.msgpack.encode(Look(scene=scene)))
+        self._scenes.send(msgspec.msgpack.encode(Look(scene=scene)))
         success = self._driver.succeeds()
         if success != self._success:
             self._success = success
@@ -116,9 +116,9 @@ class Surroundings:
 
     def _handle(self, request: bytes) -> Handled:
         try:
-            wish = msgspec.msgpack.decode(request, type=Place | GuideHome)
-            if isinstance(wish, Place):
-                self._driver.place_objects(wish.seed)
+            asked = msgspec.msgpack.decode(request, type=Place | GuideHome)
+            if isinstance(asked, Place):
+                self._driver.place_objects(asked.seed)
             else:
                 self._driver.guide_home()
         except (msgspec.MsgspecError, ValueError) as error:
@@ -133,7 +133,7 @@ class Visitor:
         self._folder = folder
         self._context = zmq.Context()
         self._address = ""
-        self._eyes: zmq.Socket[bytes] | None = None
+        self._scenes: zmq.Socket[bytes] | None = None
         self._seen_at = 0.0
         self._newest: Look | None = None
 
@@ -142,11 +142,11 @@ class Visitor:
 
     def look(self) -> NDArray[np.float64] | None:
         """The scene [N] as it is now; None if nobody has shown it for a second."""
-        if time.monotonic() - self._seen_at > _BLIND_S:
+        if time.monotonic() - self._seen_at > _SILENT_S:
             self._newest = None
             self._follow()
-        if self._eyes is not None and self._eyes.poll(0):
-            self._newest = msgspec.msgpack.decode(self._eyes.recv(), type=Look)
+        if self._scenes is not None and self._scenes.poll(0):
+            self._newest = msgspec.msgpack.decode(self._scenes.recv(), type=Look)
             self._seen_at = time.monotonic()
         return None if self._newest is None else np.array(self._newest.scene)
 
@@ -159,26 +159,26 @@ class Visitor:
         return self._ask(GuideHome(), timeout)
 
     def _ask(self, request: Place | GuideHome, timeout: float) -> str:
-        with self._context.socket(zmq.REQ) as hands:
-            hands.setsockopt(zmq.LINGER, 0)
-            hands.connect(f"{self._read_address()}/hands")
-            hands.send(msgspec.msgpack.encode(request))
-            if not hands.poll(round(timeout * 1e3)):
+        with self._context.socket(zmq.REQ) as socket:
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.connect(f"{self._read_address()}/requests")
+            socket.send(msgspec.msgpack.encode(request))
+            if not socket.poll(round(timeout * 1e3)):
                 return "the simulation does not answer"
-            return msgspec.msgpack.decode(hands.recv(), type=Handled).refused
+            return msgspec.msgpack.decode(socket.recv(), type=Handled).refused
 
     def _follow(self) -> None:
         """Connect to the server that is there now, if it is another one."""
         address = self._read_address()
         if not address or address == self._address:
             return
-        if self._eyes is not None:
-            self._eyes.close(linger=0)
-        self._address, self._eyes = address, self._context.socket(zmq.SUB)
+        if self._scenes is not None:
+            self._scenes.close(linger=0)
+        self._address, self._scenes = address, self._context.socket(zmq.SUB)
         for option, value in ((zmq.CONFLATE, 1), (zmq.LINGER, 0)):
-            self._eyes.setsockopt(option, value)
-        self._eyes.setsockopt(zmq.SUBSCRIBE, b"")
-        self._eyes.connect(f"{address}/eyes")
+            self._scenes.setsockopt(option, value)
+        self._scenes.setsockopt(zmq.SUBSCRIBE, b"")
+        self._scenes.connect(f"{address}/scenes")
 
     def _read_address(self) -> str:
         path = self._folder / _ADDRESS

@@ -16,7 +16,7 @@ from robot_rl.cli.main import load_command
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError, mistakes
 from robot_rl.rehearsal.day import Day, Plan
-from robot_rl.rehearsal.diary import Diary
+from robot_rl.rehearsal.event_log import EventLog
 from robot_rl.rehearsal.report import make_report, write_report
 from robot_rl.rehearsal.workplace import ServedRobot
 from robot_rl.runs import check_run, open_run
@@ -40,11 +40,11 @@ def run(config: Config) -> None:
     # However it is ended, commands and server end first.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    diary = Diary(home / "diary.jsonl")
+    events = EventLog(home / "events.jsonl")
     with TemporaryDirectory(prefix="rehearsal-") as folder:
         address = f"ipc://{folder}/robot"
         arguments = [*config.task, *config.robot, f"surroundings={home / 'room'}"]
-        robot = ServedRobot(arguments, address, home / "server.log", diary)
+        robot = ServedRobot(arguments, address, home / "server.log", events)
         try:
             Day(config, task, home, address, robot, _say).run()
         finally:

@@ -13,8 +13,8 @@ from typing import Final
 
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import INTERRUPTED, USER_ERROR, UserError
-from robot_rl.rehearsal.diary import Diary
-from robot_rl.rehearsal.person import Habits, Person
+from robot_rl.rehearsal.event_log import EventLog
+from robot_rl.rehearsal.person import Person, PersonConfig
 from robot_rl.rehearsal.report import count_episodes
 from robot_rl.rehearsal.workplace import ServedRobot, Terminal
 from robot_rl.runs import list_checkpoints, write_text
@@ -99,8 +99,8 @@ class Day:
         """
         self._plan, self._task, self._home, self._address, self._robot = plan, task, home, address, robot
         self._say = say
-        self._diary = Diary(home / "diary.jsonl")
-        self._terminal = Terminal(home / "logs", self._diary, say)
+        self._events = EventLog(home / "events.jsonl")
+        self._terminal = Terminal(home / "logs", self._events, say)
 
     def stages(self) -> dict[str, Callable[[], None]]:
         """The stages in order."""
@@ -157,7 +157,9 @@ class Day:
 
     def _teleoperate(self, left: int, raw: Path, codes: tuple[int, ...]) -> int:
         """Collect `left` successful demonstrations; returns the command's exit code, one of `codes`."""
-        person = self._person("demos", Habits("demonstrate", noise=self._plan.noise, skill=self._plan.skill))
+        person = self._person(
+            "demos", PersonConfig("demonstrate", noise=self._plan.noise, skill=self._plan.skill)
+        )
         leaving = False
 
         def meanwhile() -> None:
@@ -184,7 +186,7 @@ class Day:
     def _base(self) -> None:
         home = self._home
         self._train("base", "method=bc", f"data={home / 'demos.zarr'}", *self._plan.base)
-        trials = self._deploy("trials", [f"policy={home / 'base'}"], self._plan.trials, Habits("label"))
+        trials = self._deploy("trials", [f"policy={home / 'base'}"], self._plan.trials, PersonConfig("label"))
         recordings = [self._recorded(out) for out in trials]
         datasets = [home / "demos.zarr"]
         for raw in recordings:
@@ -212,7 +214,7 @@ class Day:
 
     def _learn(self, name: str, kill: Callable[[Person], None], *more: str) -> None:
         """Reinforcement learning until it is finished. What a kill has ended is typed again."""
-        person = self._person(name, Habits("intervene"))
+        person = self._person(name, PersonConfig("intervene"))
 
         def meanwhile() -> None:
             self._attend(person)
@@ -241,7 +243,9 @@ class Day:
                     ]
                 )
             more = [f"policy={bundle}", f"horizon={self._plan.horizon}"]
-            for out in self._deploy(policy, more, self._plan.episodes, Habits("watch"), program=program):
+            for out in self._deploy(
+                policy, more, self._plan.episodes, PersonConfig("watch"), program=program
+            ):
                 self._terminal.run(["data", "view", f"dataset={self._recorded(out)}"])
 
     # ---- commands --------------------------------------------------------------------------------------
@@ -253,7 +257,7 @@ class Day:
     def _rl(self, name: str) -> list[str]:
         home = self._home
         # Full deflection on the page is a full action of the policy.
-        hands = ["hil.operator=web", "hil.device.port=0", "hil.linear=1.0", "hil.angular=10.0"]
+        controls = ["hil.operator=web", "hil.device.port=0", "hil.linear=1.0", "hil.angular=10.0"]
         return [
             "train",
             *self._plan.task,
@@ -261,7 +265,7 @@ class Day:
             f"base={home / 'base'}",
             f"data={home / 'demos.zarr'}",
             "hil=on",
-            *hands,
+            *controls,
             f"hil.robot={self._address}",
             "hil.reset=operator",
             f"hil.success={home / 'classifier'}",
@@ -275,7 +279,7 @@ class Day:
         name: str,
         options: Sequence[str],
         episodes: int,
-        habits: Habits,
+        config: PersonConfig,
         program: Sequence[str] = (),
     ) -> list[Path]:
         """Run episodes until there are enough, and return the files of the results.
@@ -291,7 +295,7 @@ class Day:
                 return results
             used = len(list(folder.glob(f"{name}_*.raw")))
             out = folder / f"{name}_{used:02d}.json"
-            person = self._person(name, habits)
+            person = self._person(name, config)
             self._robot.wait()
             with person:
                 self._terminal.run(
@@ -321,14 +325,14 @@ class Day:
     def _deployer(self) -> list[str]:
         """The command `robot-rl` of an environment that has only what deployment needs; [] for this one."""
         if not (self._plan.clean and PACKAGES.is_file()):
-            self._diary.write("environment", clean=False)
+            self._events.write("environment", clean=False)
             return []
         environment = self._home / "environment"
         command = environment / "bin" / "robot-rl"
         if not command.is_file():
             self._terminal.run(["-m", "venv", str(environment)], program=[sys.executable])
             self._terminal.run([str(environment), "deploy"], program=[str(PACKAGES)])
-        self._diary.write("environment", clean=True)
+        self._events.write("environment", clean=True)
         return [str(command)]
 
     def _recorded(self, results: Path) -> Path:
@@ -336,16 +340,16 @@ class Day:
 
     # ---- people and kills ------------------------------------------------------------------------------
 
-    def _person(self, session: str, habits: Habits) -> Person:
+    def _person(self, session: str, config: PersonConfig) -> Person:
         room, find_page = self._home / "room", self._terminal.find_page
-        return Person(self._task, room, find_page, habits, self._diary, self._plan.seed, session)
+        return Person(self._task, room, find_page, config, self._events, self._plan.seed, session)
 
     def _attend(self, person: Person) -> None:
         """Raise the error of a person who could not go on, and restart a robot with which nothing happens."""
         if person.error is not None:
             raise person.error
         if time.monotonic() - person.happened > _STUCK_S:
-            self._diary.write("stuck", after=person.seen)
+            self._events.write("stuck", after=person.seen)
             self._say(f"no episode has ended for {_STUCK_S:.0f} s: the server is restarted")
             os.kill(self._robot.pid, signal.SIGTERM)
             person.happened = time.monotonic()
@@ -357,10 +361,10 @@ class Day:
 
     def _kill_once(self, what: str, person: Person, find: Callable[[], int]) -> None:
         """Kill a process of the day, once in the day, after some episodes of this stage."""
-        killed = self._diary.lines("killed")
+        killed = self._events.lines("killed")
         if person.seen < _KILL_AFTER.get(what, 0) or any(line["name"] == what for line in killed):
             return
         pid = find()
         os.kill(pid, signal.SIGKILL)
-        self._diary.write("killed", name=what, pid=pid, after=person.seen)
+        self._events.write("killed", name=what, pid=pid, after=person.seen)
         self._say(f"the {what} was killed")

@@ -19,9 +19,9 @@ from robot_rl.envs.experts.expert import OPEN, Expert
 from robot_rl.envs.task import TaskConfig
 from robot_rl.hardware.realtime import COMMANDS, realtime_priority
 from robot_rl.hardware.teleop.web.messages import Asked, View
-from robot_rl.rehearsal.diary import Diary
+from robot_rl.rehearsal.event_log import EventLog
 from robot_rl.rehearsal.page import Page, PageLost
-from robot_rl.rehearsal.sight import NEAR, Done, Sight
+from robot_rl.rehearsal.scene import NEAR, Done, Scene
 from robot_rl.robot.operators.scripted import ScriptedOperator
 from robot_rl.robot.takeover import Cue
 
@@ -50,7 +50,7 @@ _HOME_S: Final = 10.0
 
 
 @dataclass(frozen=True)
-class Habits:
+class PersonConfig:
     """How a person works."""
 
     duty: Duty
@@ -72,8 +72,8 @@ class Person:
         task: TaskConfig,
         room: Path,
         find_page: Callable[[], str],
-        habits: Habits,
-        diary: Diary,
+        config: PersonConfig,
+        events: EventLog,
         seed: int,
         session: str,
     ) -> None:
@@ -83,17 +83,17 @@ class Person:
             task: the task that is served.
             room: its folder of surroundings.
             find_page: returns the newest printed link of a page, "" if there is none.
-            habits: how the person works.
-            diary: receives each scene that the person prepares, and the end of each episode that they see.
+            config: how the person works.
+            events: receives each scene that the person prepares, and the end of each episode that they see.
             seed: of everything that the person does. Sessions with the same duty begin with the same scenes.
             session: name of what the episodes are for. A session that goes on after an interruption goes on
                 with the scenes as well.
         """
-        self.task, self.habits, self.seed = task, habits, seed
-        self._room, self._find_page, self._diary = room, find_page, diary
-        self._session = {"duty": habits.duty, "session": session}
+        self.task, self.config, self.seed = task, config, seed
+        self._room, self._find_page, self._events = room, find_page, events
+        self._session = {"duty": config.duty, "session": session}
         done = {**self._session, "refused": ""}.items()
-        self._placed = sum(line.items() >= done for line in diary.lines("placed"))
+        self._placed = sum(line.items() >= done for line in events.lines("placed"))
         """Number of scenes that this session has prepared."""
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._work, name="person", daemon=True)
@@ -117,60 +117,60 @@ class Person:
         try:
             # A person and their phone do not wait for this machine's programs.
             with realtime_priority(COMMANDS), ExitStack() as opened:
-                sight = Sight(self.task, self._room)
-                opened.callback(sight.close)
+                scene = Scene(self.task, self._room)
+                opened.callback(scene.close)
                 while not self._leaving.is_set():
                     with suppress(PageLost):
-                        self._sit_down(sight)
+                        self._operate(scene)
                     self._leaving.wait(_PRESS_S)
         except Exception as error:
             self.error = error
             raise
 
-    def _sit_down(self, sight: Sight) -> None:
+    def _operate(self, scene: Scene) -> None:
         """Work at one page until it has gone."""
         if not (url := self._find_page()):
             return
         page = Page(url)
         try:
-            hands = _Hands(page)
-            work = _Demonstrating if self.habits.duty == "demonstrate" else _Attending
-            session = work(self, sight, hands)
+            controls = _PageControls(page)
+            work = _Demonstrating if self.config.duty == "demonstrate" else _Attending
+            session = work(self, scene, controls)
             watched = _Watched()
             due = time.monotonic()
             while not self._leaving.is_set():
-                if page.view is not None and not page.view.trouble and sight.update():
+                if page.view is not None and not page.view.trouble and scene.update():
                     self._note(watched.update(page.view))
                     session.step(page.view)
                 else:
-                    hands.release()
-                hands.send(page.view)
+                    controls.release()
+                controls.send(page.view)
                 due = max(due + _PERIOD_S, time.monotonic())
                 time.sleep(max(0.0, due - time.monotonic()))
         finally:
             page.close()
 
-    def place_objects(self, sight: Sight) -> bool:
+    def place_objects(self, scene: Scene) -> bool:
         """Prepare the next scene; False if that failed."""
-        key = [self.seed, *self.habits.duty.encode(), self._placed]
+        key = [self.seed, *self.config.duty.encode(), self._placed]
         seed = int(np.random.default_rng(key).integers(2**31))
-        refused = sight.place(seed)
-        self._diary.write("placed", **self._session, refused=refused)
+        refused = scene.place(seed)
+        self._events.write("placed", **self._session, refused=refused)
         self._placed += not refused
         return not refused
 
-    def guide_home(self, sight: Sight) -> None:
+    def guide_home(self, scene: Scene) -> None:
         """Guide the disarmed arm home by hand."""
-        self._diary.write("guided home", refused=sight.guide_home())
+        self._events.write("guided home", refused=scene.guide_home())
 
     def note_revoked(self, episode: int | None) -> None:
         """Note that the success of the episode before this one was taken back."""
-        self._diary.write("revoked", before=episode)
+        self._events.write("revoked", before=episode)
 
     def _note(self, ended: tuple[int, str] | None) -> None:
         if ended is not None:
             number, outcome = ended
-            self._diary.write("episode", number=number, outcome=outcome, duty=self.habits.duty)
+            self._events.write("episode", number=number, outcome=outcome, duty=self.config.duty)
             self.happened = time.monotonic()
             self.seen += 1
             self.succeeded += outcome == "success"
@@ -197,7 +197,7 @@ class _Watched:
         return number, program.outcomes[-1] if program.outcomes else ""
 
 
-class _Hands:
+class _PageControls:
     """What is held on the page, and its buttons."""
 
     def __init__(self, page: Page) -> None:
@@ -252,10 +252,10 @@ class _Hands:
 class _Demonstrating:
     """Performs the task by hand, episode after episode."""
 
-    def __init__(self, person: Person, sight: Sight, hands: _Hands) -> None:
-        self._person, self._sight, self._hands = person, sight, hands
+    def __init__(self, person: Person, scene: Scene, controls: _PageControls) -> None:
+        self._person, self._scene, self._controls = person, scene, controls
         self._expert: Expert | None = None
-        self._done = Done(sight)
+        self._done = Done(scene)
         self._placed_at: float | None = None
         self._opened_at: float | None = None
         self._homing_at: float | None = None
@@ -264,13 +264,13 @@ class _Demonstrating:
 
     def step(self, view: View) -> None:
         """One period of work."""
-        program, hands = view.program, self._hands
+        program, controls = view.program, self._controls
         if view.arm.mode in ("idle", "fault"):
-            hands.release()
+            controls.release()
             if self._lost and view.arm.mode == "idle":
                 self._homing_at = None
-                self._person.guide_home(self._sight)
-            hands.press("arm")
+                self._person.guide_home(self._scene)
+            controls.press("arm")
         elif program.running:
             self._placed_at = self._opened_at = self._homing_at = None
             self._perform(view)
@@ -278,23 +278,23 @@ class _Demonstrating:
             self._expert = None
             self._prepare(view)
         else:
-            hands.release()
+            controls.release()
 
     def _perform(self, view: View) -> None:
-        habits, sim, now = self._person.habits, self._sight.sim, time.monotonic()
+        config, sim, now = self._person.config, self._scene.sim, time.monotonic()
         if self._expert is None:
             rng = np.random.default_rng([self._person.seed, view.program.episode or 0])
-            self._expert = make_expert(self._person.task.env, noise=habits.noise, skill=habits.skill, rng=rng)
+            self._expert = make_expert(self._person.task.env, noise=config.noise, skill=config.skill, rng=rng)
             self._expert.reset(sim)
             self._done.begin(self._expert)
             self._steps, self._began = 0, now
         if self._steps % _ACTS_EVERY == 0:
-            self._hands.act(self._expert.act(sim))
+            self._controls.act(self._expert.act(sim))
         self._steps += 1
-        if self._done.held_s() > habits.hold_s:
-            self._hands.press("success")
-        elif self._sight.outside or now - self._began > habits.patience_s:
-            self._hands.press("failure")
+        if self._done.held_s() > config.hold_s:
+            self._controls.press("success")
+        elif self._scene.outside or now - self._began > config.patience_s:
+            self._controls.press("failure")
 
     @property
     def _lost(self) -> bool:
@@ -305,59 +305,59 @@ class _Demonstrating:
         """Open the gripper, go home, put the objects elsewhere, begin."""
         now = time.monotonic()
         if self._opened_at is None:
-            self._hands.hold()
+            self._controls.hold()
             self._opened_at = now if view.arm.mode == "human" else None
         elif now - self._opened_at < _GRIPPER_S:
-            self._hands.hold(gripper=1.0)
-        elif self._placed_at is None and not self._sight.at_home:
+            self._controls.hold(gripper=1.0)
+        elif self._placed_at is None and not self._scene.at_home:
             self._homing_at = self._homing_at or now
-            self._hands.hold(gripper=1.0)
-            self._hands.press("disarm" if self._lost else "home")
+            self._controls.hold(gripper=1.0)
+            self._controls.press("disarm" if self._lost else "home")
         elif self._placed_at is None:
-            self._hands.release()
-            self._placed_at = now if self._person.place_objects(self._sight) else None
+            self._controls.release()
+            self._placed_at = now if self._person.place_objects(self._scene) else None
         elif now - self._placed_at > _SETTLED_S:
-            self._hands.press("begin")
+            self._controls.press("begin")
 
 
 class _Attending:
     """Prepares scenes for a policy, and takes over where it fails, if that is the person's duty."""
 
-    def __init__(self, person: Person, sight: Sight, hands: _Hands) -> None:
-        self._person, self._sight, self._hands = person, sight, hands
-        fraction = float(person.habits.duty == "intervene")
-        self._operator = ScriptedOperator(person.task.env, lambda: sight.sim, fraction, person.seed)
+    def __init__(self, person: Person, scene: Scene, controls: _PageControls) -> None:
+        self._person, self._scene, self._controls = person, scene, controls
+        fraction = float(person.config.duty == "intervene")
+        self._operator = ScriptedOperator(person.task.env, lambda: scene.sim, fraction, person.seed)
         self._running = False
         self._steps = 0
-        self._done = Done(sight)
+        self._done = Done(scene)
         self._achieved, self._ended_at = True, 0.0
         self._placed_at: float | None = None
         self._homing_at: float | None = None
 
     def step(self, view: View) -> None:
         """One period of work."""
-        program, hands = view.program, self._hands
+        program, controls = view.program, self._controls
         if view.arm.mode == "fault":
-            hands.press("arm")
+            controls.press("arm")
         if program.running:
             self._placed_at = self._homing_at = None
             self._attend(view)
             return
-        hands.release()
+        controls.release()
         if self._take_back(view):
             return
         waiting = "begin" in program.marks
         if not waiting and self._is_lost(view):
             self._help_home(view)
-        elif view.arm.mode == "idle" and (self._sight.outside or (waiting and not self._sight.at_home)):
-            self._person.guide_home(self._sight)
+        elif view.arm.mode == "idle" and (self._scene.outside or (waiting and not self._scene.at_home)):
+            self._person.guide_home(self._scene)
         if not waiting:
             return
         self._homing_at = None
         if self._placed_at is None:
-            self._placed_at = time.monotonic() if self._person.place_objects(self._sight) else None
+            self._placed_at = time.monotonic() if self._person.place_objects(self._scene) else None
         elif time.monotonic() - self._placed_at > _SETTLED_S:
-            hands.press("begin")
+            controls.press("begin")
 
     def _take_back(self, view: View) -> bool:
         """Take back the last success if it clearly was none; returns whether that is still to be done."""
@@ -367,7 +367,7 @@ class _Attending:
         if not self._achieved and now - self._ended_at < _JUDGED_S:
             self._achieved = self._nearly_done
         wrong = "failure" in view.program.marks and not self._achieved
-        if wrong and now - self._ended_at >= _JUDGED_S and self._hands.press("failure"):
+        if wrong and now - self._ended_at >= _JUDGED_S and self._controls.press("failure"):
             self._person.note_revoked(view.program.episode)
         return wrong
 
@@ -385,14 +385,14 @@ class _Attending:
     def _help_home(self, view: View) -> None:
         """Disarm the arm, guide it home by hand, and arm it."""
         idle = view.arm.mode == "idle"
-        if self._sight.at_home and not idle:
+        if self._scene.at_home and not idle:
             self._homing_at = None
-        elif self._sight.at_home:
-            self._hands.press("arm")
+        elif self._scene.at_home:
+            self._controls.press("arm")
         elif idle:
-            self._person.guide_home(self._sight)
+            self._person.guide_home(self._scene)
         else:
-            self._hands.press("disarm")
+            self._controls.press("disarm")
 
     def _attend(self, view: View) -> None:
         if not self._running:
@@ -402,15 +402,15 @@ class _Attending:
         if self._steps % _ACTS_EVERY == 0:
             given = self._operator.read(time.monotonic_ns())
             if given.cue is Cue.DRIVING and given.action is not None:
-                self._hands.act(given.action)
+                self._controls.act(given.action)
             else:
-                self._hands.release()
+                self._controls.release()
         self._steps += 1
-        habits, held_s = self._person.habits, self._done.held_s()
+        config, held_s = self._person.config, self._done.held_s()
         self._achieved |= self._nearly_done
-        if self._sight.outside:
-            self._hands.press("failure")
-        elif habits.duty != "watch" and held_s > habits.hold_s:
-            self._hands.press("success")
-        elif habits.duty == "label" and self._done.lost:
-            self._hands.press("discard")
+        if self._scene.outside:
+            self._controls.press("failure")
+        elif config.duty != "watch" and held_s > config.hold_s:
+            self._controls.press("success")
+        elif config.duty == "label" and self._done.lost:
+            self._controls.press("discard")

@@ -18,7 +18,7 @@ from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.records import Outcome
 from robot_rl.hil.link.messages import End, from_actor
 from robot_rl.hil.link.outbox import Spool
-from robot_rl.rehearsal.diary import Diary
+from robot_rl.rehearsal.event_log import EventLog
 from robot_rl.runs import write_text
 from robot_rl.training.logger import Series, read_metrics
 
@@ -118,9 +118,9 @@ def judged(home: Path, policy: str) -> Judged:
     return Judged(truth, verdicts)
 
 
-def lost_episodes(home: Path, diary: Diary) -> dict[str, int]:
+def lost_episodes(home: Path, events: EventLog) -> dict[str, int]:
     """Number of episodes that the person saw to their end and that are kept nowhere, by stage."""
-    seen = [line for line in diary.lines("episode") if line["outcome"] in _FINISHED]
+    seen = [line for line in events.lines("episode") if line["outcome"] in _FINISHED]
     kept = {
         "demonstrate": count_episodes(home / "demos.raw", *_FINISHED),
         "intervene": _kept(home / "tuned") + _kept(home / "imagined"),
@@ -133,13 +133,13 @@ def lost_episodes(home: Path, diary: Diary) -> dict[str, int]:
 
 def make_report(home: Path, control_freq: float) -> dict[str, Any]:
     """The report of a finished day; written by `write_report`."""
-    diary = Diary(home / "diary.jsonl")
+    events = EventLog(home / "events.jsonl")
     tuned, imagined = home / "tuned", home / "imagined"
     minutes = _robot_minutes(tuned, control_freq)
     interventions = _lines(home / "tuned" / "interventions.jsonl")
-    lost = lost_episodes(home, diary)
-    commands = diary.lines("command")
-    environments = [line["clean"] for line in diary.lines("environment")]
+    lost = lost_episodes(home, events)
+    commands = events.lines("command")
+    environments = [line["clean"] for line in events.lines("environment")]
     return {
         "base": judged(home, "base").figures(),
         "tuned": judged(home, "tuned").figures(),
@@ -151,8 +151,8 @@ def make_report(home: Path, control_freq: float) -> dict[str, Any]:
         "interventions_per_minute": interventions / minutes if minutes else None,
         "lost_episodes": sum(lost.values()),
         "lost": lost,
-        "taken_back": len(diary.lines("revoked")),
-        "killed": [line["name"] for line in diary.lines("killed")],
+        "taken_back": len(events.lines("revoked")),
+        "killed": [line["name"] for line in events.lines("killed")],
         "clean_environment": environments[-1] if environments else None,
         "commands": [{key: line[key] for key in ("command", "code", "seconds", "log")} for line in commands],
         "minutes": sum(line["seconds"] for line in commands) / 60,

@@ -16,7 +16,7 @@ from robot_rl.errors import UserError
 from robot_rl.hardware.child_process import command_line, start_guarded
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
-from robot_rl.rehearsal.diary import Diary
+from robot_rl.rehearsal.event_log import EventLog
 
 _CAMERA: Final = b"camera_main"
 _ADDRESS_TIMEOUT: Final = 600.0
@@ -29,14 +29,14 @@ _LINK: Final = re.compile(r"open (http://\S+)")
 class ServedRobot:
     """The robot's server, which is started again when it has ended, as a service is."""
 
-    def __init__(self, arguments: Sequence[str], address: str, log: Path, diary: Diary) -> None:
+    def __init__(self, arguments: Sequence[str], address: str, log: Path, events: EventLog) -> None:
         """Start it with these arguments of `robot-rl robot`.
 
         Raises:
             UserError: if it does not answer.
         """
         self._command = command_line(["robot", *arguments, f"address={address}"])
-        self._address, self._log, self._diary = address, log, diary
+        self._address, self._log, self._events = address, log, events
         self._ending = threading.Event()
         self._process = self._start()
         self._keeper = threading.Thread(target=self._keep, name="server", daemon=True)
@@ -88,15 +88,15 @@ class ServedRobot:
     def _keep(self) -> None:
         while not self._ending.wait(_POLL_S):
             if (code := self._process.poll()) is not None:
-                self._diary.write("server restarted", code=code)
+                self._events.write("server restarted", code=code)
                 self._process = self._start()
 
 
 class Terminal:
     """Where commands are typed: each in turn, with its output in its own file."""
 
-    def __init__(self, logs: Path, diary: Diary, say: Callable[[str], None]) -> None:
-        self._logs, self._diary, self._say = logs, diary, say
+    def __init__(self, logs: Path, events: EventLog, say: Callable[[str], None]) -> None:
+        self._logs, self._events, self._say = logs, events, say
         logs.mkdir(parents=True, exist_ok=True)
         self._log = logs / "none"
         self.process: subprocess.Popen[bytes] | None = None
@@ -149,7 +149,7 @@ class Terminal:
         finally:
             end(self.process)
         code, seconds = self.process.returncode, time.monotonic() - began
-        self._diary.write("command", command=shown, code=code, seconds=round(seconds, 1), log=self._log.name)
+        self._events.write("command", command=shown, code=code, seconds=round(seconds, 1), log=self._log.name)
         if code not in codes:
             raise UserError(f"{shown} ended with code {code}; see {self._log}")
         return code

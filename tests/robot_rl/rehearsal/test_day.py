@@ -13,7 +13,7 @@ from robot_rl.commands.rehearse import Config
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import INTERRUPTED, UserError
 from robot_rl.rehearsal.day import Day
-from robot_rl.rehearsal.diary import Diary
+from robot_rl.rehearsal.event_log import EventLog
 from robot_rl.rehearsal.workplace import ServedRobot, Terminal
 
 
@@ -53,14 +53,14 @@ def test_a_second_call_goes_on_with_the_stage_that_was_cut(tmp_path: Path) -> No
 
 
 def test_a_command_that_fails_ends_the_day_with_its_log(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
-    terminal = Terminal(tmp_path / "logs", diary, print)
+    events = EventLog(tmp_path / "events.jsonl")
+    terminal = Terminal(tmp_path / "logs", events, print)
     assert terminal.run(["--version"]) == 0
     with pytest.raises(UserError, match=r"ended with code 2; see .*001_no_such.log"):
         terminal.run(["no_such"])
     assert "there is no command" in terminal.output
     assert terminal.run(["no_such"], codes=(2,)) == 2
-    assert [line["code"] for line in diary.lines("command")] == [0, 2, 2]
+    assert [line["code"] for line in events.lines("command")] == [0, 2, 2]
     assert terminal.find_page() == ""
 
 
@@ -88,7 +88,7 @@ def test_teleoperation_that_ends_with_the_robot_is_typed_again(
 
 
 def test_a_page_is_found_where_its_link_was_printed_last(tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path / "logs", Diary(tmp_path / "diary.jsonl"), print)
+    terminal = Terminal(tmp_path / "logs", EventLog(tmp_path / "events.jsonl"), print)
     links = ["open http://127.0.0.1:1/#one", "noise", "open http://127.0.0.1:2/#two"]
     terminal.run(["\n".join(links)], program=["/bin/echo"])
     assert terminal.find_page() == "http://127.0.0.1:2/#two"

@@ -19,9 +19,9 @@ from robot_rl.hardware.connection import NotAtHome
 from robot_rl.hardware.teleop.operator_display import ProgramStatus
 from robot_rl.hardware.teleop.web.messages import Arm, View
 from robot_rl.rehearsal import person
-from robot_rl.rehearsal.diary import Diary
-from robot_rl.rehearsal.person import Duty, Habits, Person, _Attending, _Hands
-from robot_rl.rehearsal.sight import Sight
+from robot_rl.rehearsal.event_log import EventLog
+from robot_rl.rehearsal.person import Duty, Person, PersonConfig, _Attending, _PageControls
+from robot_rl.rehearsal.scene import Scene
 from robot_rl.rehearsal.workplace import ServedRobot, Terminal
 from tests.conftest import SMALL_BASE, RunCommand
 
@@ -62,10 +62,10 @@ def test_an_opening_that_a_takeover_begins_with_is_sent_once_the_person_drives(
 ) -> None:
     monkeypatch.setattr(person, "_RELEASED_S", -1.0)
     page: Any = RecordingPage()
-    hands = _Hands(page)
-    hands.act(np.array([0, 0, 1, 0, 0, 0, -1.0]))
-    hands.send(view("policy"))
-    hands.send(view("human"))
+    controls = _PageControls(page)
+    controls.act(np.array([0, 0, 1, 0, 0, 0, -1.0]))
+    controls.send(view("policy"))
+    controls.send(view("human"))
     # With the press, the opening is the one that the gripper keeps.
     assert page.grippers == [None, 1.0]
 
@@ -78,11 +78,11 @@ def test_a_success_that_the_person_has_not_seen_is_taken_back(
     env, noted = make_env("lift"), list[int | None]()
     env.reset(seed=0)
     page: Any = RecordingPage()
-    sight: Any = SimpleNamespace(sim=env.sim, outside=False, at_home=True)
+    scene: Any = SimpleNamespace(sim=env.sim, outside=False, at_home=True)
     someone: Any = SimpleNamespace(
-        task=env.task, habits=Habits("intervene"), seed=0, note_revoked=noted.append
+        task=env.task, config=PersonConfig("intervene"), seed=0, note_revoked=noted.append
     )
-    session = _Attending(someone, sight, _Hands(page))
+    session = _Attending(someone, scene, _PageControls(page))
     running = ProgramStatus(episode=3, running=True)
     ended = ProgramStatus(episode=4, marks=("failure",), outcomes=("success",))
     session.step(msgspec.structs.replace(view("policy"), program=running))
@@ -101,10 +101,12 @@ def test_a_session_goes_on_with_its_scenes_and_another_with_the_same_duty_begins
 ) -> None:
     def scenes(session: str, *, duty: Duty = "watch", seed: int = 0, count: int = 2) -> list[int]:
         placed = list[int]()
-        sight: Any = SimpleNamespace(place=lambda seed: placed.append(seed) or "")
+        scene: Any = SimpleNamespace(place=lambda seed: placed.append(seed) or "")
         task: Any = None
-        someone = Person(task, tmp_path, str, Habits(duty), Diary(tmp_path / "diary.jsonl"), seed, session)
-        assert all(someone.place_objects(sight) for _ in range(count))
+        someone = Person(
+            task, tmp_path, str, PersonConfig(duty), EventLog(tmp_path / "events.jsonl"), seed, session
+        )
+        assert all(someone.place_objects(scene) for _ in range(count))
         return placed
 
     both = scenes("base", count=4)
@@ -138,27 +140,27 @@ def test_an_arm_that_does_not_find_the_way_home_is_disarmed_guided_and_armed(
     tmp_path: Path, robot_rl: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Else the person guides it before the program has tried.
-    monkeypatch.setattr(Sight, "outside", False)
+    monkeypatch.setattr(Scene, "outside", False)
     task = ["task=lift_image", "task.image_size=[24,24]", "task.horizon=10"]
     data, base = tmp_path / "data.zarr", tmp_path / "base"
     robot_rl("collect", *task, "task.horizon=100", f"data={data}", "episodes=1", "noise=0")
     small = (*SMALL_BASE, "method.steps=2", "threads=1", f"runs_dir={tmp_path}", "name=base")
     robot_rl("train", *task, "method=bc", f"data={data}", "method.successes_only=false", *small)
-    address, diary = f"ipc://{tmp_path}/robot", Diary(tmp_path / "diary.jsonl")
+    address, events = f"ipc://{tmp_path}/robot", EventLog(tmp_path / "events.jsonl")
     served = [*task, f"surroundings={tmp_path / 'room'}", "lease_ms=1000"]
-    terminal = Terminal(tmp_path / "logs", diary, print)
-    robot = ServedRobot(served, address, tmp_path / "server.log", diary)
+    terminal = Terminal(tmp_path / "logs", events, print)
+    robot = ServedRobot(served, address, tmp_path / "server.log", events)
     try:
         stretch(address)
         seen: TaskConfig = compose(load_command("robot"), task).task
         room, find_page = tmp_path / "room", terminal.find_page
-        with Person(seen, room, find_page, Habits("watch"), diary, seed=0, session="base") as someone:
+        with Person(seen, room, find_page, PersonConfig("watch"), events, seed=0, session="base") as someone:
             deploy = ["deploy", f"policy={base}", f"robot={address}", "episodes=1", "reset=operator"]
             page = ["operator=web", "operator_device.port=0", f"out={tmp_path / 'deploy.json'}"]
             terminal.run([*deploy, *page])
         assert someone.error is None
     finally:
         robot.close()
-    assert [line["refused"] for line in diary.lines("guided home")] == [""]
+    assert [line["refused"] for line in events.lines("guided home")] == [""]
     (episode,) = json.loads((tmp_path / "deploy.json").read_text())["episodes"]
     assert episode["steps"] > 0

@@ -11,7 +11,7 @@ from robot_rl.envs.surroundings import TruthChange
 from robot_rl.hardware.protocol.large_messages import encode
 from robot_rl.hil.link.messages import End
 from robot_rl.hil.link.outbox import Spool
-from robot_rl.rehearsal.diary import Diary
+from robot_rl.rehearsal.event_log import EventLog
 from robot_rl.rehearsal.report import Judged, lost_episodes, make_report, succeeded, write_report
 
 CHANGES = [
@@ -51,11 +51,11 @@ def test_the_verdicts_of_the_classifier_stand_beside_the_truth() -> None:
     assert figures["classifier"] == {"success": 0.5, "false_alarms": 1, "missed": 1}
 
 
-def day(home: Path, learned: int) -> Diary:
+def day(home: Path, learned: int) -> EventLog:
     """Three training episodes seen by the person, and as many as `learned` in the run."""
-    diary = Diary(home / "diary.jsonl")
+    events = EventLog(home / "events.jsonl")
     for number, outcome in enumerate(("success", "failure", "interrupted", "success")):
-        diary.write("episode", number=number, outcome=outcome, duty="intervene")
+        events.write("episode", number=number, outcome=outcome, duty="intervene")
     run = home / "tuned"
     run.mkdir()
     rows = "".join(
@@ -64,26 +64,26 @@ def day(home: Path, learned: int) -> Diary:
     (run / "metrics.csv").write_text("step,seconds,name,value\n" + rows)
     (run / "run.json").write_text(json.dumps({"env_steps": 2400, "finished": True}))
     (run / "interventions.jsonl").write_text("{}\n{}\n{}\n")
-    return diary
+    return events
 
 
 @pytest.mark.parametrize(("learned", "lost"), [(3, 0), (1, 2)])
 def test_an_episode_that_the_learner_never_got_is_lost(tmp_path: Path, learned: int, lost: int) -> None:
-    diary = day(tmp_path, learned)
-    assert lost_episodes(tmp_path, diary) == {"demonstrate": 0, "intervene": lost, "watch": 0}
+    events = day(tmp_path, learned)
+    assert lost_episodes(tmp_path, events) == {"demonstrate": 0, "intervene": lost, "watch": 0}
 
 
 def test_an_episode_that_waits_for_the_learner_is_not_lost(tmp_path: Path) -> None:
-    diary = day(tmp_path, 2)
+    events = day(tmp_path, 2)
     spool = Spool(tmp_path / "tuned" / "spool")
     end = End(episode=7, index=0, fields={}, success=True, interrupted="", interventions=0)
     spool.put(7, [encode(end)])
     spool.put(8, [encode(replace(end, episode=8, interrupted="the run pauses"))])
-    assert lost_episodes(tmp_path, diary)["intervene"] == 0
+    assert lost_episodes(tmp_path, events)["intervene"] == 0
 
 
 def test_a_policy_is_reliable_after_18_of_20_episodes_without_help(tmp_path: Path) -> None:
-    diary = day(tmp_path, 0)
+    events = day(tmp_path, 0)
     lines = ["step,seconds,name,value"]
     for episode in range(40):
         # Ten are failures, and in the next two a person helped.
@@ -91,7 +91,7 @@ def test_a_policy_is_reliable_after_18_of_20_episodes_without_help(tmp_path: Pat
         lines += [f"{episode * 120},1.0,train/success,{success}"]
         lines += [f"{episode * 120},1.0,hil/intervention_rate,{rate}"]
     (tmp_path / "tuned" / "metrics.csv").write_text("\n".join(lines) + "\n")
-    diary.write("command", command="robot-rl train <x>", code=0, seconds=60.0, log="0.log")
+    events.write("command", command="robot-rl train <x>", code=0, seconds=60.0, log="0.log")
     report: dict[str, Any] = make_report(tmp_path, control_freq=20)
     # Episodes 10 to 29 are the first with 18 of 20.
     assert report["minutes_to_reliable"] == 29 * 120 / 20 / 60
@@ -105,9 +105,9 @@ def test_a_policy_is_reliable_after_18_of_20_episodes_without_help(tmp_path: Pat
     assert "robot-rl train &lt;x&gt;" in (tmp_path / "report.html").read_text()
 
 
-def test_a_diary_whose_last_line_was_cut_is_read(tmp_path: Path) -> None:
-    diary = Diary(tmp_path / "diary.jsonl")
-    diary.write("killed", name="server")
-    with (tmp_path / "diary.jsonl").open("a") as file:
+def test_an_event_log_whose_last_line_was_cut_is_read(tmp_path: Path) -> None:
+    events = EventLog(tmp_path / "events.jsonl")
+    events.write("killed", name="server")
+    with (tmp_path / "events.jsonl").open("a") as file:
         file.write('{"what": "kil')
-    assert [line["name"] for line in diary.lines("killed")] == ["server"]
+    assert [line["name"] for line in events.lines("killed")] == ["server"]

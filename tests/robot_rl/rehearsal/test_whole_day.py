@@ -51,8 +51,8 @@ def test_a_day_survives_three_kills_and_loses_no_episode(tmp_path: Path) -> None
         figures = report[policy]
         assert figures["episodes"] == 2
         assert figures["interval"][0] <= figures["success"] <= figures["interval"][1]
-    diary = map(json.loads, (home / "diary.jsonl").read_text().splitlines())
-    typed = commands(line["command"] for line in diary if line["what"] == "command")
+    events = map(json.loads, (home / "events.jsonl").read_text().splitlines())
+    typed = commands(line["command"] for line in events if line["what"] == "command")
     told = commands(
         line for _, info, body in blocks("robot_day") if info == "robot" for line in body.splitlines()
     )

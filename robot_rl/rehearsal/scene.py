@@ -24,7 +24,7 @@ NEAR: Final = 0.04
 """Distance of the object from its target within which the person calls the task done, m."""
 
 
-class Sight:
+class Scene:
     """The scene as robosuite's environment, set from what is seen and never stepped."""
 
     def __init__(self, task: TaskConfig, room: Path) -> None:
@@ -46,11 +46,11 @@ class Sight:
 
     def update(self) -> bool:
         """See the scene as it is now; False if there is nothing to see."""
-        scene = self._visitor.look()
-        if scene is None:
+        seen = self._visitor.look()
+        if seen is None:
             return False
         data, nq, nv = self._data, self._model.nq, self._model.nv
-        data.time, data.qpos[:], data.qvel[:] = scene[0], scene[1 : 1 + nq], scene[1 + nq : 1 + nq + nv]
+        data.time, data.qpos[:], data.qvel[:] = seen[0], seen[1 : 1 + nq], seen[1 + nq : 1 + nq + nv]
         mujoco.mj_forward(self._model, data)
         return True
 
@@ -77,8 +77,8 @@ class Sight:
 class Done:
     """For how long the object has been where it belongs, by the person's eyes."""
 
-    def __init__(self, sight: Sight) -> None:
-        self._sight = sight
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
         self._expert: Expert | None = None
         self._since: float | None = None
         self.lost = False
@@ -90,7 +90,7 @@ class Done:
     def distance(self) -> float:
         """Distance of the object from where it belongs, m."""
         assert self._expert is not None
-        point, target = self._expert.grasp_and_target(self._sight.sim)
+        point, target = self._expert.grasp_and_target(self._scene.sim)
         return float(np.linalg.norm(point - target))
 
     def held_s(self) -> float:

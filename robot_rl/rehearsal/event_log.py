@@ -1,4 +1,4 @@
-"""The diary of a rehearsal: what was typed, seen and killed, a line each, in the order of time."""
+"""The events of a rehearsal: commands, episodes and kills, a line of JSON each, in the order of time."""
 
 import json
 import threading
@@ -9,7 +9,7 @@ from typing import Any
 from robot_rl.runs import now
 
 
-class Diary:
+class EventLog:
     """Appends lines to a file, from any thread."""
 
     def __init__(self, path: Path) -> None:

@@ -10,21 +10,21 @@ import pytest
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
-from robot_rl.rehearsal.sight import Done, Sight
+from robot_rl.rehearsal.scene import Done, Scene
 
 
 def test_an_arm_whose_hand_is_at_home_in_another_posture_is_not_at_home(tmp_path: Path) -> None:
-    sight = Sight(TaskConfig(env="Lift"), tmp_path)
+    scene = Scene(TaskConfig(env="Lift"), tmp_path)
     try:
-        assert sight.at_home
-        model, data = sight.sim.sim.model._model, sight.sim.sim.data._data
-        last = sight.sim.robots[0]._ref_joint_pos_indexes[-1]
+        assert scene.at_home
+        model, data = scene.sim.sim.model._model, scene.sim.sim.data._data
+        last = scene.sim.robots[0]._ref_joint_pos_indexes[-1]
         data.qpos[last] += 0.5  # turns the hand about its own axis
         mujoco.mj_forward(model, data)
-        assert not sight.outside
-        assert not sight.at_home
+        assert not scene.outside
+        assert not scene.at_home
     finally:
-        sight.close()
+        scene.close()
 
 
 @pytest.mark.parametrize(("height", "done"), [(0.0, False), (0.05, False), (0.08, True), (0.2, True)])
@@ -32,8 +32,8 @@ def test_a_cube_that_is_high_enough_is_lifted(height: float, done: bool) -> None
     env = RobosuiteEnv(TaskConfig(env="Lift"))
     env.reset(seed=0)
     sim: Any = env.sim
-    sight: Any = type("Sight", (), {"sim": sim})()
-    judge = Done(sight)
+    scene: Any = type("Scene", (), {"sim": sim})()
+    judge = Done(scene)
     judge.begin(make_expert("Lift", noise=0.0, skill=1.0, rng=np.random.default_rng(0)))
     joint = sim.cube.joints[0]
     pose = sim.sim.data.get_joint_qpos(joint).copy()
