@@ -336,7 +336,8 @@ def asked_instruction(environment: Mapping[str, Any], instruction: str | None) -
         if instruction is not None:
             raise ValueError(f"instruction={instruction!r}: the policy reads no instructions; leave it out")
         return None
-    known = environment.get("instructions", [])
+    # Of a policy of several scenes, the others' too: none of them is the one that the robot is in by default.
+    known = [*environment.get("instructions", []), *environment.get("other_instructions", [])]
     if instruction is None and len(known) != 1:
         raise ValueError(f"instruction=… is needed: the policy was trained on {'; '.join(known) or 'some'}")
     return str(known[0]) if instruction is None else instruction

@@ -62,7 +62,7 @@ def _seen_by(cameras: Sequence[str], environment: Mapping[str, Any]) -> dict[str
 OF_A_SCENE: Final = ("task", "env", "env_args", "state_layout", "model_seed", "randomize")
 """What differs between scenes in which one policy can act: objects, named by instructions, and appearance."""
 # These change the meaning of neither observations nor actions.
-_IGNORED = ("horizon", "instructions", "scene_instructions")
+_IGNORED = ("horizon", "instructions", "other_instructions", "scene_instructions")
 
 
 def same_scene(environments: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -70,9 +70,18 @@ def same_scene(environments: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
     return [one for one in environments if one.get("env") == environments[0].get("env")]
 
 
-def all_instructions(environments: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The instructions of all environment descriptions, each once."""
-    return list(dict.fromkeys(text for one in environments for text in one.get("instructions", [])))
+def all_instructions(environments: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The instructions of all environment descriptions, each once, as entries of a description of them all.
+
+    `instructions` has those of the first one's scene, `other_instructions` those of other scenes; an entry
+    without any is left out.
+    """
+    mine = [text for one in same_scene(environments) for text in one.get("instructions", [])]
+    names = ("instructions", "other_instructions")
+    every = [text for one in environments for name in names for text in one.get(name, [])]
+    found = {names[0]: list(dict.fromkeys(mine)), names[1]: list(dict.fromkeys(every))}
+    found[names[1]] = [text for text in found[names[1]] if text not in mine]
+    return {name: texts for name, texts in found.items() if texts}
 
 
 def _within(name: str, then: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -90,10 +90,9 @@ def rewrite(
         OSError: if the disk is full.
     """
     # A scene keeps its time limit and its instructions when others are added.
-    alike = same_scene([part.dataset.environment for part in parts])
-    environment = {**alike[0], "horizon": max(one.get("horizon") or 0 for one in alike)}
-    if told := all_instructions(alike):
-        environment["instructions"] = told
+    environments = [part.dataset.environment for part in parts]
+    horizon = max(one.get("horizon") or 0 for one in same_scene(environments))
+    environment = {**environments[0], "horizon": horizon, **all_instructions(environments)}
     actors = () if SOURCE in drop else _actors(parts)
     writer = DatasetWriter(out, environment, _collection(parts, drop), durable=False)
     for part in parts:

@@ -16,7 +16,6 @@ from robot_rl.data.compatibility import (
     OF_A_SCENE,
     all_instructions,
     check_same_environment,
-    same_scene,
 )
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.decision_replay import DecisionReplay
@@ -124,8 +123,7 @@ def build_offline(method: OfflineMethod, inputs: RunInputs) -> OfflineComponents
         config = base
     context = DatasetContext(dataset, config, inputs.seed, inputs.device, inputs.processes, trained, replay)
     made_from = [environment, *([replay.environment] if replay else []), *([made_in] if made_in else [])]
-    if told := all_instructions(same_scene(made_from)):
-        environment = {**environment, "instructions": told}
+    environment = {**environment, **all_instructions(made_from)}
     return OfflineComponents(method.build_learner(context), environment)
 
 

@@ -9,12 +9,14 @@ import pytest
 
 from robot_rl.cli.main import main
 from robot_rl.data import demonstrations
+from robot_rl.data.compatibility import all_instructions
 from robot_rl.data.dataset import Dataset, make_windows
 from robot_rl.data.formats.lerobot.files import LeRobotFiles, find_problems
 from robot_rl.data.summary import dataset_lines
 from robot_rl.data.validation import find_problems as problems_of
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
+from robot_rl.envs.real_arm import asked_instruction
 from robot_rl.saved_policies.loading import load_networks
 from tests.conftest import RunCommand
 from tests.robot_rl.data.small_dataset import arrays, environment, same_data, write
@@ -100,7 +102,25 @@ def test_datasets_of_several_tasks_are_merged_by_their_common_arrays(
     # Time limit and instructions are those of the scene that the description is of.
     assert merged.environment["horizon"] == one.environment["horizon"] < 999
     assert merged.environment["instructions"] == ["open the drawer", "close the drawer"]
+    assert merged.environment["other_instructions"] == ["lift the cube"]
     assert problems_of(merged.path) == []
+
+
+def test_a_policy_of_two_scenes_is_told_by_its_user_which_instruction_it_is_in() -> None:
+    described = environment()
+    described["observation_spec"]["instruction"] = True
+    first = {**described, "instructions": ["open the drawer"]}
+    other = {**described, "env": "Lift", "instructions": ["lift the cube"]}
+    assert asked_instruction({**first, **all_instructions([first])}, None) == "open the drawer"
+    both = {**first, **all_instructions([first, other])}
+    with pytest.raises(ValueError, match="trained on open the drawer; lift the cube"):
+        asked_instruction(both, None)
+    assert asked_instruction(both, "lift the cube") == "lift the cube"
+    # Further training on one scene, with replay of both, forgets neither.
+    assert all_instructions([other, both]) == {
+        "instructions": ["lift the cube"],
+        "other_instructions": ["open the drawer"],
+    }
 
 
 def test_tasks_without_instructions_or_with_other_actions_or_targets_are_not_merged(
