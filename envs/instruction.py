@@ -4,7 +4,8 @@ An instruction is observed as its UTF-8 bytes, padded with zeros, so that it pas
 environments, datasets and replays as every other array does.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,3 +42,8 @@ def decode_instruction(encoded: NDArray[np.uint8]) -> str:
         return encoded.tobytes().rstrip(b"\0").decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"an instruction is no UTF-8 text: {encoded.tobytes()[:40]!r}") from error
+
+
+def known_instructions(environment: Mapping[str, Any]) -> list[str]:
+    """The instructions of an environment's description, with those of other scenes of the same data."""
+    return [*environment.get("instructions", []), *environment.get("other_instructions", [])]

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 
 from robot_rl.envs.action import checked_action, spec_from_list
-from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
+from robot_rl.envs.instruction import INSTRUCTION, encode_instruction, known_instructions
 from robot_rl.envs.observation import (
     IMAGE_PREFIX,
     Observation,
@@ -38,6 +38,9 @@ Judge = Callable[[State, int], bool]
 
 # Refusals that end an episode: the lease was lost, or the arm is held or in fault.
 _ENDS = frozenset({Code.NO_LEASE, Code.MODE, Code.FAULT, Code.ROLE, Code.BUSY})
+_MAX_WAIT_S = 1.0
+"""Largest time from an observation to the action that follows from it, s. Within an episode the lease, at
+most as long, ends first; the first action has none yet and would move the arm however old the scene is."""
 
 
 class RealArmEnv(gym.Env[Observation, np.ndarray]):
@@ -125,7 +128,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         self._episode = -1
         self._steps: int | None = None
         self._state: State | None = None
-        self._began = self._due = 0
+        self._began = self._due = self._returned = 0
 
     def describe(self) -> dict[str, Any]:
         """Metadata for a dataset: the description of the environment, and the robot."""
@@ -155,7 +158,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
         newest = self._client.sample()
         self._began = newest.t_sample
         obs, info = self._observe(newest, since=self._began)
-        self._due = self._clock.now()
+        self._due = self._returned = self._clock.now()
         return obs, {"success": False, **info}
 
     def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -163,11 +166,17 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
 
         Raises:
             ValueError: if the action has another size or is not finite, or no episode runs; nothing moves.
-            RobotError: without an answer or a fresh observation; the server stops the arm.
+            RobotError: without an answer or a fresh observation; the server stops the arm. Also if the action
+                comes too long after its observation; nothing moves.
         """
         if self._steps is None:
             raise ValueError("the episode is over: reset the environment")
         action = checked_action(action, self._robot_action.size)
+        if (waited := (self._clock.now() - self._returned) * 1e-9) > _MAX_WAIT_S:
+            raise RobotError(
+                f"the action came {waited:.1f} s after its observation, and at most {_MAX_WAIT_S:g} s are "
+                "allowed: the arm was not moved"
+            )
         applied, info = self._command(action)
         self._steps += 1
         self._due += self._period
@@ -183,6 +192,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
             self._steps = None
             self._client.release()
         info |= {"success": success, "applied_action": applied, "late_ms": late / MS, **ages}
+        self._returned = self._clock.now()
         return obs, float(success), success, truncated, info
 
     def close(self) -> None:
@@ -336,8 +346,7 @@ def asked_instruction(environment: Mapping[str, Any], instruction: str | None) -
         if instruction is not None:
             raise ValueError(f"instruction={instruction!r}: the policy reads no instructions; leave it out")
         return None
-    # Of a policy of several scenes, the others' too: none of them is the one that the robot is in by default.
-    known = [*environment.get("instructions", []), *environment.get("other_instructions", [])]
+    known = known_instructions(environment)
     if instruction is None and len(known) != 1:
         raise ValueError(f"instruction=… is needed: the policy was trained on {'; '.join(known) or 'some'}")
     return str(known[0]) if instruction is None else instruction

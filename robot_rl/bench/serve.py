@@ -43,6 +43,8 @@ class ServeSpeed:
 class NoPolicy:
     """Replies at once, to measure everything else."""
 
+    waits = False
+
     @property
     def metadata(self) -> dict[str, Any]:
         return {}

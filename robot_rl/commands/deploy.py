@@ -66,6 +66,7 @@ from robot_rl.robot.operators.person import (
 from robot_rl.saved_policies.bundle import CLASSIFIER, Manifest, check_same_robot, is_bundle, read_manifest
 from robot_rl.saved_policies.loading import (
     acting_policy,
+    check_asked,
     choose_device,
     chosen_execution,
     is_server,
@@ -289,7 +290,7 @@ def _acting_policy(
     """The policy that acts, perhaps with its inference in another thread."""
     policy = acting_policy(networks, 1)
     if config.instruction is not None:
-        policy.base.check_instruction(config.instruction)
+        check_asked(policy.base, environment, config.instruction)
     if execution:
         repeated = repeated_in_hold(spec_from_list(environment["action_spec"]))
         execute_asynchronously(policy, execution, repeated, compute_in_a_thread(ended))

@@ -117,8 +117,10 @@ class Config:
             raise ValueError(f"policy={self.policy} has no directory: add out=…, and leave out saved")
         if self.saved and (self.task or self.swapped):
             raise ValueError("task=… and swapped=true are for one policy: leave out saved=true")
-        if self.repeated_noise and (self.saved or self.under):
-            raise ValueError("repeated_noise=true compares two ways to act: leave out saved and under")
+        if self.repeated_noise and (self.saved or self.under or self.asynchronous or self.delay):
+            raise ValueError(
+                "repeated_noise=true compares two ways to act: leave out saved, under, asynchronous and delay"
+            )
         if self.under and (self.saved or self.workers):
             raise ValueError("under=[…] is for one policy, in this process: leave out saved and workers")
         if check_split(self.split) == TEST and self.states:

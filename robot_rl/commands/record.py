@@ -45,8 +45,9 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.instruction is not None:
-            encode_instruction(self.instruction)
             self.labels = {**self.labels, INSTRUCTION: self.instruction}
+        if INSTRUCTION in self.labels:
+            encode_instruction(self.labels[INSTRUCTION])
         if self.seconds is not None and not 0 < self.seconds < float("inf"):
             raise ValueError(f"seconds={self.seconds:g}: it must be more than 0")
         if self.episodes < 1:

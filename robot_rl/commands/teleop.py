@@ -84,8 +84,9 @@ class Config:
         for text in self.instructions:
             encode_instruction(text)
         if self.instruction is not None:
-            encode_instruction(self.instruction)
             self.labels = {**self.labels, INSTRUCTION: self.instruction}
+        if INSTRUCTION in self.labels:
+            encode_instruction(self.labels[INSTRUCTION])
         if self.task is not None and self.address is not None:
             raise ValueError(
                 "task=… starts its own server, address=… is that of a running one: give one of them"

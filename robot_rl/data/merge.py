@@ -131,9 +131,13 @@ def check_mergeable(datasets: Sequence[Dataset], accept: Sequence[str], drop: Se
         drop: names of arrays to leave out.
 
     Raises:
-        ValueError: if two datasets differ; names the difference.
+        ValueError: if two datasets differ, or `drop` names what they need; names it.
     """
     first = datasets[0]
+    needed = {*first.observation_spec.state_keys, *required_keys({"states": False})}
+    needed |= {INSTRUCTION} if first.observation_spec.instruction else set()
+    if lost := sorted(needed.intersection(drop)):
+        raise ValueError(f"drop=[{','.join(lost)}]: a dataset of {first.path} needs it; leave it out of drop")
     for other in datasets[1:]:
         what = f"{other.path} cannot be merged with {first.path}: it"
         check_same_environment(other.environment, first.environment, what, tuple(accept))

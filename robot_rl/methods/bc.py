@@ -193,21 +193,32 @@ class BCMethod(OfflineMethod):
     def build_learner(self, context: DatasetContext) -> BCLearner:
         """Build the learner of a policy: with fitted normalisers, or of a trained one that keeps its own."""
         datasets = [context.dataset, *([context.replay] if context.replay else [])]
-        config = self._policy_config(context, datasets)
+        used = [imitated(dataset, successes_only=self.config.successes_only) for dataset in datasets]
+        shown = [
+            text
+            for dataset, (keep, _) in zip(datasets, used, strict=True)
+            for text, kept in zip(dataset.instructions, keep, strict=True)
+            if kept
+        ]
+        config = self._policy_config(context, datasets, shown)
         from_files = context.processes.reads_dataset or _exceed_memory(datasets)
-        parts = []
-        for dataset in datasets:
-            keep, steps = imitated(dataset, successes_only=self.config.successes_only)
-            parts.append(
-                make_windows(dataset, config.obs_steps, config.horizon, keep, steps, from_files=from_files)
-            )
+        parts = [
+            make_windows(dataset, config.obs_steps, config.horizon, keep, steps, from_files=from_files)
+            for dataset, (keep, steps) in zip(datasets, used, strict=True)
+        ]
         windows = join_windows(parts) if context.replay else parts[0]
         torch.manual_seed(context.seed)
         policy = context.trained or _new_policy(config, context.dataset, windows)
         return BCLearner(self.config, policy, windows, context.device, context.seed, context.processes)
 
-    def _policy_config(self, context: DatasetContext, datasets: Sequence[Dataset]) -> ImitationConfig:
-        """The configuration of the policy to train. Raises ValueError if the datasets cannot train it."""
+    def _policy_config(
+        self, context: DatasetContext, datasets: Sequence[Dataset], instructions: Sequence[str]
+    ) -> ImitationConfig:
+        """The configuration of the policy to train, with these instructions of the episodes to imitate.
+
+        Raises:
+            ValueError: if the datasets cannot train it.
+        """
         config = context.trained.config if context.trained else context.base
         assert config is not None
         kind = BASES[config.name].policy
@@ -222,7 +233,6 @@ class BCMethod(OfflineMethod):
                     f"base.max_prefix={config.max_prefix} goes on from executed actions, and those in "
                     f"{dataset.path} were relabelled: leave max_prefix out, or use data as it was executed"
                 )
-        instructions = [text for dataset in datasets for text in dataset.instructions]
         if context.trained:
             for text in sorted(set(instructions)):
                 context.trained.check_instruction(text)

@@ -29,6 +29,8 @@ MAX_MESSAGE: Final = 64 * 1024 * 1024
 _KINDS: Final = "biuf"
 """Kinds of data types that are accepted: booleans, integers and floats."""
 _MAX_AXES: Final = 8
+_MAX_DTYPE: Final = 16
+"""Characters of the name of a data type. numpy takes seconds for a long list of types, a record."""
 _MAX_ITEMS: Final = 256
 """Most names in a request, and most texts in a list of it."""
 _encoder: Final = msgspec.msgpack.Encoder(enc_hook=lambda value: _array_map(value))
@@ -148,6 +150,8 @@ def _array(value: Mapping[Any, Any]) -> NDArray[Any]:
     data, name, shape = (value.get(key) for key in (b"data", b"dtype", b"shape"))
     if not isinstance(data, bytes) or not isinstance(name, str) or not isinstance(shape, list):
         raise MessageError("an array needs data, dtype and shape")
+    if len(name) > _MAX_DTYPE:
+        raise MessageError(f"{name!r:.40} is no data type")
     try:
         dtype = np.dtype(name)
     except (TypeError, ValueError, SyntaxError):

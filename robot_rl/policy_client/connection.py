@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidURI
 from websockets.sync.client import ClientConnection, connect
+from websockets.uri import parse_uri
 
 from robot_rl.errors import ServerLost
 from robot_rl.policy_client.codec import MAX_MESSAGE, MessageError, decode, encode
@@ -109,8 +110,8 @@ class PolicyConnection:
                 return action()
             except TimeoutError:
                 raise self.lost(
-                    f"no answer within {self._timeout:g} s: look at what the server does, or choose a larger "
-                    "base.timeout"
+                    f"no answer within {self._timeout:g} s: look at what the server does, or, with "
+                    "base=remote, choose a larger base.timeout"
                 ) from None
             except ConnectionClosed as error:
                 if any(close and close.code == _TOO_BIG for close in (error.rcvd, error.sent)):
@@ -119,7 +120,8 @@ class PolicyConnection:
             except OSError as error:
                 if isinstance(error, ssl.SSLCertVerificationError):
                     raise self.lost(
-                        f"its certificate is not trusted ({error.verify_message}): give base.certificate=…"
+                        f"its certificate is not trusted ({error.verify_message}): name its file in the "
+                        "environment variable SSL_CERT_FILE or, with base=remote, in base.certificate"
                     ) from None
                 reason = (error.strerror or str(error)).lower()
             except InvalidHandshake as error:
@@ -196,8 +198,9 @@ def _tls(url: str, certificate: str | None) -> ssl.SSLContext | None:
     """The settings of `wss`. Raises ValueError if the address or the certificate cannot be used."""
     try:
         parts = urlsplit(url)
+        parse_uri(url)
         usable = parts.scheme in ("ws", "wss") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
+    except (ValueError, InvalidURI):
         usable = False
     if not usable:
         raise ValueError(f"base.url={url}: give ws://host:port or wss://host:port")

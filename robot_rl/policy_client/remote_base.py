@@ -36,6 +36,9 @@ from robot_rl.policy_client.own_server import SERVER, OwnServer, StateRange
 
 KIND = "remote"
 
+_MOST_UNDERSTOOD = 1000
+"""Instructions of which a base remembers that its server has taken them."""
+
 
 class PolicyServerApi(Protocol):
     """A kind of policy server, connected."""
@@ -115,6 +118,8 @@ class RemoteBase(BasePolicy):
             self.sample({**obs, INSTRUCTION: told.expand(1, self.spec.obs_steps, -1)})
         except PolicyLost as error:
             raise ValueError(str(error)) from None
+        if len(self._understood) >= _MOST_UNDERSTOOD:
+            self._understood.clear()
         self._understood.add(text)
 
     @torch.no_grad()

@@ -30,7 +30,14 @@ from robot_rl.policy_client.codec import (
     SAMPLES,
     MessageError,
 )
-from robot_rl.policy_server.requests import MAX_ROWS, MAX_SAMPLES, RESERVED, Query, RequestReader
+from robot_rl.policy_server.requests import (
+    MAX_ROWS,
+    MAX_SAMPLES,
+    RESERVED,
+    Query,
+    RequestReader,
+    parts_of,
+)
 from robot_rl.saved_policies.loading import acting_policy
 
 
@@ -41,6 +48,9 @@ class Inference(Protocol):
     def metadata(self) -> dict[str, Any]:
         """Sent to a client when it connects."""
         ...
+
+    waits: bool
+    """Whether `check` may wait for another server."""
 
     def check(self, request: Mapping[str, Any]) -> Query:
         """Check a request. Raises MessageError, with one line for the client."""
@@ -71,6 +81,7 @@ class PolicyInference:
         self.tuned = isinstance(networks, FinetunedPolicy)
         self.observed = ObservationSpec.from_dict(environment["observation_spec"])
         self.base = self.policy.base
+        self.waits = self.base.is_remote
         self._cameras = self.observed.cameras if self.tuned else self.base.spec.cameras
         self._environment, self._fingerprint = environment, fingerprint(networks)
         self._generator = torch.Generator().manual_seed(seed)
@@ -168,7 +179,7 @@ class PolicyInference:
         replies: list[dict[str, Any]] = [{}] * len(queries)
         kinds = [(query.samples, FEATURES in query.obs) for query in queries]
         for kind in dict.fromkeys(kinds):
-            for part in _parts([i for i, other in enumerate(kinds) if other == kind], queries):
+            for part in parts_of([i for i, other in enumerate(kinds) if other == kind], queries):
                 for i, reply in zip(part, self._batch([queries[i] for i in part]), strict=True):
                     replies[i] = reply
         return replies
@@ -255,20 +266,6 @@ class PolicyInference:
         except ValueError as error:
             raise MessageError(str(error)) from error
         return encoded.copy()
-
-
-def _parts(numbers: Sequence[int], queries: Sequence[Query]) -> list[list[int]]:
-    """Numbers of queries in parts that together ask for no more than a single query may."""
-    parts: list[list[int]] = []
-    rows = chunks = MAX_CHUNKS
-    for number in numbers:
-        query = queries[number]
-        rows, chunks = rows + query.rows, chunks + query.rows * query.samples
-        if rows > MAX_ROWS or chunks > MAX_CHUNKS:
-            parts.append([])
-            rows, chunks = query.rows, query.rows * query.samples
-        parts[-1].append(number)
-    return parts
 
 
 def _reply(query: Query, **arrays: Tensor | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from robot_rl.policy_client.codec import (
 )
 from robot_rl.policy_client.lerobot_server import LEROBOT
 from robot_rl.policy_server.lerobot_process import VISUAL, LeRobotProcess, fingerprint
-from robot_rl.policy_server.requests import MAX_ROWS, MAX_SAMPLES, Query, RequestReader
+from robot_rl.policy_server.requests import MAX_ROWS, MAX_SAMPLES, Query, RequestReader, parts_of
 
 _MAX_PROMPT: Final = 1024
 _SEEDS: Final = 2**31
@@ -28,6 +28,8 @@ _SEEDS: Final = 2**31
 
 class LeRobotInference:
     """Answers with a LeRobot policy's chunks, in the units of the dataset that it was trained on."""
+
+    waits = False
 
     def __init__(self, process: LeRobotProcess, directory: Path, seed: int) -> None:
         """`seed` is that of noise for which a client gives none."""
@@ -91,7 +93,7 @@ class LeRobotInference:
         return replies
 
     def _passes(self, queries: Sequence[Query]) -> list[list[int]]:
-        """Numbers of the requests that are answered together.
+        """Numbers of the requests that are answered together, which ask for no more than a single one may.
 
         Those with noise need equal numbers of samples. A policy that draws noise itself is seeded once for
         all rows of a pass, so that a request with a seed has to be alone.
@@ -100,7 +102,7 @@ class LeRobotInference:
         for i, query in enumerate(queries):
             alone = query.seed is not None and self.policy.noise is None and not self.policy.deterministic
             groups.setdefault(("alone", i) if alone else ("samples", query.samples), []).append(i)
-        return list(groups.values())
+        return [part for group in groups.values() for part in parts_of(group, queries)]
 
     def _batch(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
         obs = {name: np.concatenate([query.obs[name] for query in queries]) for name in queries[0].obs}

@@ -52,6 +52,20 @@ class Query:
         return len(next(iter(self.obs.values())))
 
 
+def parts_of(numbers: Sequence[int], queries: Sequence[Query]) -> list[list[int]]:
+    """Numbers of queries in parts that together ask for no more than a single query may."""
+    parts: list[list[int]] = []
+    rows = chunks = MAX_CHUNKS
+    for number in numbers:
+        query = queries[number]
+        rows, chunks = rows + query.rows, chunks + query.rows * query.samples
+        if rows > MAX_ROWS or chunks > MAX_CHUNKS:
+            parts.append([])
+            rows, chunks = query.rows, query.rows * query.samples
+        parts[-1].append(number)
+    return parts
+
+
 class RequestReader:
     """Reads the parts of a request; every method raises MessageError, with one line for the client."""
 

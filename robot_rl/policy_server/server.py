@@ -186,7 +186,9 @@ class PolicyServer(ServerThread):
     async def _answer(self, frame: str | bytes, arrived: float) -> bytes | str:
         if isinstance(frame, str):
             raise MessageError("send binary messages: an observation as a msgpack map")
-        query = self._inference.check(decode_request(frame))
+        request, check = decode_request(frame), self._inference.check
+        # Another server is asked about an instruction that is new to it; other clients do not wait for that.
+        query = await asyncio.to_thread(check, request) if self._inference.waits else check(request)
         if self._ending:
             raise _Ending
         waiting = _Waiting(query, arrived, asyncio.get_running_loop().create_future())

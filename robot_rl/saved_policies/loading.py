@@ -10,6 +10,7 @@ import torch
 
 import robot_rl.policies.classifier
 import robot_rl.policies.finetuned  # they register loaders  # noqa: F401
+from robot_rl.envs.instruction import known_instructions
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy
@@ -85,6 +86,18 @@ def check_instructions(
         raise ValueError(
             f"task {task} has no instructions, which the policy reads: add task=… with task.instructions=[…]"
         )
+
+
+def check_asked(base: BasePolicy, environment: Mapping[str, Any], instruction: str) -> None:
+    """Check what a robot is asked to do.
+
+    Raises:
+        ValueError: if the policy does not know a word of it, or reads none and was trained on others.
+    """
+    base.check_instruction(instruction)
+    if not base.spec.instruction and instruction not in (known := known_instructions(environment)):
+        does = f"does what it was trained on: {'; '.join(known)}" if known else "was trained without"
+        raise ValueError(f"instruction={instruction!r}: the policy reads no instructions, and {does}")
 
 
 def trained_execution(meta: Mapping[str, Any]) -> AsyncOptions:

@@ -48,6 +48,7 @@ from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.nets.encoder import FEATURE_FLOOR, FEATURES, ObservationEncoder
+from robot_rl.policies.registry import BASES
 from robot_rl.policies.store import fingerprint
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.remote_base import RemoteBase
@@ -110,17 +111,20 @@ def build_offline(method: OfflineMethod, inputs: RunInputs) -> OfflineComponents
     if method.acts:
         environment = inputs.describe()
         check_same_environment(dataset.environment, environment, f"dataset {inputs.data}", inputs.accept)
-    # Instructions tell scenes apart, in which one policy can act.
-    accept = (*inputs.accept, *(OF_A_SCENE if dataset.observation_spec.instruction else ()))
-    replay = Dataset(Path(method.replay)) if method.replay else None
-    if replay:
-        check_same_environment(replay.environment, environment, f"dataset {replay.path}", accept)
     config = trained = made_in = None
     if isinstance(base, RunBase):
         trained, made_in = trained_base(base.path)
-        check_same_environment(made_in, environment, f"base policy {base.path}", accept)
     else:
         config = base
+    # A policy that reads instructions can act in several scenes, which they tell apart.
+    kind = BASES[config.name].policy if config else type(trained)
+    reads = issubclass(kind, ImitationPolicy) and kind.takes_instruction
+    accept = (*inputs.accept, *(OF_A_SCENE if reads else ()))
+    replay = Dataset(Path(method.replay)) if method.replay else None
+    if replay:
+        check_same_environment(replay.environment, environment, f"dataset {replay.path}", accept)
+    if isinstance(base, RunBase) and made_in:
+        check_same_environment(made_in, environment, f"base policy {base.path}", accept)
     context = DatasetContext(dataset, config, inputs.seed, inputs.device, inputs.processes, trained, replay)
     made_from = [environment, *([replay.environment] if replay else []), *([made_in] if made_in else [])]
     environment = {**environment, **all_instructions(made_from)}

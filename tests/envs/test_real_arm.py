@@ -211,6 +211,18 @@ def test_who_acts_slowly_delays_the_observation_and_is_told_so(env: RealArmEnv) 
     env.close()
 
 
+def test_an_arm_at_rest_is_not_moved_by_an_old_observation(env: RealArmEnv, client: RobotClient) -> None:
+    env.reset(seed=0)
+    before = client.sample().position
+    time.sleep(1.2)
+    with pytest.raises(RobotError, match=r"\d s after its observation, .* the arm was not moved"):
+        env.step(np.array([1.0, 0, 0, 0, 0, 0, 0], np.float32))
+    assert np.allclose(client.sample().position, before, atol=1e-4)
+    env.reset(seed=0)
+    env.step(STILL)
+    env.close()
+
+
 def test_a_person_who_takes_the_arm_ends_the_episode(env: RealArmEnv, bridge: Bridge) -> None:
     env.reset(seed=0)
     assert not env.step(STILL)[3]

@@ -204,7 +204,12 @@ class _Derivation:
         known = environment.get("instructions", [])
         if INSTRUCTION not in labels and len(known) != 1:
             raise EpisodeSkipped("it has no label instruction, which the task's observations have")
-        return labels.get(INSTRUCTION) or str(known[0])
+        asked = str(labels.get(INSTRUCTION, known[0] if known else ""))
+        try:
+            encode_instruction(asked)
+        except ValueError as error:
+            raise EpisodeSkipped(f"its label cannot be an instruction: {error}") from None
+        return asked
 
     def _describe(
         self, robot: RobotSpec, converter: ActionConverter, tracks: Sequence[Track], instructed: bool

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from robot_rl.cli.main import main
 from robot_rl.data import demonstrations
@@ -17,7 +18,14 @@ from robot_rl.data.validation import find_problems as problems_of
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
 from robot_rl.envs.real_arm import asked_instruction
-from robot_rl.saved_policies.loading import load_networks
+from robot_rl.envs.robot_task import RobotTask
+from robot_rl.envs.task import TaskConfig
+from robot_rl.methods.bc import BCConfig, BCMethod
+from robot_rl.policies.bases.flow import FlowConfig
+from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
+from robot_rl.saved_policies.loading import check_asked, load_networks
+from robot_rl.training.components import build_offline
+from robot_rl.training.context import RunInputs
 from tests.conftest import RunCommand
 from tests.robot_rl.data.small_dataset import arrays, environment, same_data, write
 
@@ -173,3 +181,23 @@ def test_a_policy_is_for_the_instructions_of_its_dataset_and_its_replay(
     )
     _, meta = load_networks(str(tmp_path / "run"))
     assert meta["environment"]["instructions"] == list(TEXTS[:2])
+
+
+def test_scenes_are_mixed_only_for_a_policy_that_reads_which_one_it_is_in(tmp_path: Path) -> None:
+    one = instructed(tmp_path / "a.zarr")
+    other = instructed(tmp_path / "b.zarr", ["lift the cube"], task="lift", env="Lift")
+    method = BCMethod(BCConfig(batch_size=8, replay=str(other.path)))
+    robot, config = RobotTask(one.environment), FlowConfig(horizon=4, execute=2)
+    inputs = RunInputs(TaskConfig(), config, str(one.path), 0, torch.device("cpu"), robot=robot)
+    with pytest.raises(ValueError, match=r"dataset .*b.zarr was made in another environment"):
+        build_offline(method, inputs)
+
+
+def test_a_policy_that_reads_no_instructions_is_asked_for_nothing_else() -> None:
+    environment = {"instructions": ["open the drawer"]}
+    base = UniformPolicy(UniformConfig(), 4, 3)
+    check_asked(base, environment, "open the drawer")
+    with pytest.raises(ValueError, match="and does what it was trained on: open the drawer"):
+        check_asked(base, environment, "close the drawer")
+    with pytest.raises(ValueError, match="reads no instructions, and was trained without"):
+        check_asked(base, {}, "open the drawer")

@@ -157,6 +157,10 @@ def test_other_arrays_are_refused_unless_they_are_left_out(tmp_path: Path, robot
         robot_rl("data merge", *arguments)
     robot_rl("data merge", *arguments, "drop=[time]")
     assert "time" not in Dataset(tmp_path / "m.zarr").keys
+    arguments[1] = f"out={tmp_path}/n.zarr"
+    with pytest.raises(ValueError, match=r"drop=\[angle\]: .* needs it"):
+        robot_rl("data merge", *arguments, "drop=[time,angle]")
+    assert not (tmp_path / "n.zarr").exists()
 
 
 def test_datasets_of_different_actors_are_merged_and_each_step_keeps_who_acted(

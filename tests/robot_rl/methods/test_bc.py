@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from robot_rl.learning.processes import Processes
 from robot_rl.methods import bc
 from robot_rl.methods.bc import BCConfig, BCMethod
 from robot_rl.methods.method import DatasetContext
 from robot_rl.policies.bases.diffusion import DiffusionConfig
+from robot_rl.policies.bases.vla import VLAPolicy
 from tests.robot_rl.data import small_dataset
+from tests.robot_rl.training import small_vla
 
 CPU = torch.device("cpu")
 
@@ -30,3 +33,11 @@ def test_images_that_do_not_fit_into_memory_are_read_from_files_with_the_same_re
     first, second = weights
     for name, value in first.items():
         torch.testing.assert_close(value, second[name], atol=0, rtol=0)
+
+
+def test_a_policy_knows_the_words_of_what_it_imitates_alone(tmp_path: Path) -> None:
+    for failed, words in ((None, "close drawer open the"), (1, "drawer open the")):
+        small_vla.write_dataset(tmp_path / f"{failed}.zarr", failed)
+        learner = small_vla.make_learner(tmp_path / f"{failed}.zarr", Processes())
+        assert isinstance(learner.policy, VLAPolicy)
+        assert " ".join(learner.policy.config.words) == words

@@ -219,7 +219,18 @@ def test_a_damaged_description_is_refused_in_one_line(change: Any, words: str) -
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["", "http://127.0.0.1:1", "ws://", "ws://127.0.0.1:99999", "wss://[::1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "http://127.0.0.1:1",
+        "ws://",
+        "ws://127.0.0.1:99999",
+        "wss://[::1",
+        "ws://me@127.0.0.1:1",
+        "ws://127.0.0.1:1/#a",
+    ],
+)
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="give ws://host:port"):
         connect_base(RemoteConfig(url, timeout=1), {})

@@ -177,3 +177,11 @@ def test_a_policy_that_looks_back_needs_all_its_frames(directory: Any) -> None:
     assert infer(served, frames)[0]["actions"][0, 0] == 2 * 1 + 2
     with pytest.raises(MessageError, match=r"the last 2 frames, oldest first, of \[3\]"):
         served.check(observation())
+
+
+def test_requests_are_given_to_the_policy_together_up_to_the_size_of_one(directory: Any) -> None:
+    served, process = serving(directory, deterministic=True)
+    whole = {name: np.stack([value[None]] * 200) for name, value in observation().items()}
+    replies = infer(served, *({**whole, "__batch__": 200} for _ in range(3)), observation())
+    assert [len(reply["actions"]) for reply in replies] == [200, 200, 200, STEPS]
+    assert len(process.seeds) == 3

@@ -135,6 +135,7 @@ class Slow:
         self.go = threading.Event()
         self.checked = 0
         self.batches: list[int] = []
+        self.waits = False
 
     def check(self, request: dict[str, Any]) -> Query:
         self.checked += 1
@@ -190,6 +191,28 @@ def test_a_request_that_fails_costs_those_that_were_computed_with_it_nothing() -
         for thread in threads:
             thread.join(PATIENCE)
     assert answers == {1: 1, 13: "the policy failed: RuntimeError: unlucky", 4: 4}
+
+
+def test_a_check_that_waits_for_another_server_holds_up_no_other_client() -> None:
+    class Asking(Slow):
+        def check(self, request: dict[str, Any]) -> Query:
+            if request["number"] == 1:
+                assert self.go.wait(PATIENCE)
+            return super().check(request)
+
+        def infer(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
+            return [{"number": query.seed} for query in queries]
+
+    asking = Asking()
+    asking.waits = True
+    with serving(asking) as port, client(port) as held, client(port) as other:
+        held.send(encode({"number": 1}))
+        assert ask(other, {"number": 4})["number"] == 4
+        assert health(port)["clients"] == 2
+        asking.go.set()
+        reply = held.recv(PATIENCE)
+        assert isinstance(reply, bytes)
+        assert decode(reply)["number"] == 1
 
 
 def test_it_ends_while_a_request_is_answered() -> None:

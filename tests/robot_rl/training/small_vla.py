@@ -57,19 +57,19 @@ class Job:
     """Folder of the checkpoint to go on from."""
 
 
-def write_dataset(path: Path) -> None:
-    """Three episodes with images and instructions."""
+def write_dataset(path: Path, failed: int | None = None) -> None:
+    """Three episodes with images and instructions, successful but for one that is named."""
     described = environment(CAMERAS)
     described["observation_spec"]["instruction"] = True
     described["instructions"] = ["open the drawer", "close the drawer"]
     writer = DatasetWriter(path, described, {"states": False})
     for number, length in enumerate((12, 7, 9)):
-        episode = {**arrays(length, number, success=True)}
+        episode = {**arrays(length, number, success=number != failed)}
         text = encode_instruction(described["instructions"][number % 2])
         episode[INSTRUCTION] = np.tile(text, (length, 1))
         episode |= {f"images.{name}": images(length, number, k) for k, name in enumerate(CAMERAS)}
         del episode["source"]
-        writer.append(episode, success=True, seed=number)
+        writer.append(episode, success=number != failed, seed=number)
 
 
 def make_learner(dataset: Path, processes: Processes) -> BCLearner:

@@ -501,3 +501,11 @@ def test_an_episode_without_the_label_is_skipped_by_name(tmp_path: Path) -> None
     dataset, derived = made(tmp_path, Motion(labels={"instruction": "open the drawer"}), Motion())
     assert dataset.instructions == ["open the drawer"]
     assert derived.left_out == {1: "it has no label instruction, unlike those before"}
+
+
+@pytest.mark.parametrize("text", ["", "x" * 129])
+def test_an_episode_whose_label_is_no_instruction_is_skipped(tmp_path: Path, text: str) -> None:
+    good, bad = ({"instruction": each} for each in ("open the drawer", text))
+    dataset, derived = made(tmp_path, Motion(labels=good), Motion(labels=bad))
+    assert dataset.instructions == ["open the drawer"]
+    assert derived.left_out[1].startswith("its label cannot be an instruction: ")
