@@ -142,7 +142,6 @@ def size(scene: Scene, rng: Rng) -> None:
 
 def mass(scene: Scene, rng: Rng) -> None:
     """Objects are 0.5 to 2 times as heavy."""
-    _check_objects(scene, "mass")
     for joint in scene.objects:
         factor = math.exp(rng.uniform(-math.log(2), math.log(2)))
         for inertia in (scene.model.body_mass, scene.model.body_inertia):
@@ -153,7 +152,6 @@ def mass(scene: Scene, rng: Rng) -> None:
 
 def push(scene: Scene, rng: Rng) -> None:
     """At each step, with a probability of 2 %, the velocity of the objects changes by 0.5 m/s sideways."""
-    _check_objects(scene, "push")
     hit, angle = rng.random() < 0.02, rng.uniform(0, 2 * math.pi)
     if not hit:
         return
@@ -164,8 +162,6 @@ def push(scene: Scene, rng: Rng) -> None:
 
 def removed(scene: Scene, joints: NDArray[np.integer]) -> None:
     """The object that the instruction names, or all objects without one, are 3 m away."""
-    if not len(joints):
-        raise ValueError("under=removed: the task has no object that moves freely")
     scene.data.qpos[scene.model.jnt_qposadr[joints]] += 3
 
 
@@ -230,6 +226,8 @@ class Disturbance:
     """Whether only images show it."""
     every_frame: bool = False
     """Whether a decision may read images of any step before it."""
+    moves: bool = False
+    """Whether it needs objects that move freely."""
 
     @property
     def text(self) -> str:
@@ -244,11 +242,11 @@ DISTURBANCES: Final[dict[str, Disturbance]] = {
     "texture": Disturbance(model=texture, seen=True),
     "render": Disturbance(task=render, seen=True),
     "size": Disturbance(model=size),
-    "mass": Disturbance(model=mass),
+    "mass": Disturbance(model=mass, moves=True),
     "delay": Disturbance(observe=delay, every_frame=True),
     "drop": Disturbance(observe=drop, every_frame=True),
-    "push": Disturbance(step=push),
-    "removed": Disturbance(start=removed),
+    "push": Disturbance(step=push, moves=True),
+    "removed": Disturbance(start=removed, moves=True),
     "noise": Disturbance(observe=noise),
     "rate": Disturbance(task=rate),
 }
@@ -272,8 +270,3 @@ def check_disturbances(names: Sequence[str], task: TaskConfig) -> None:
                 f"under={name}: the policy's task has a random appearance already "
                 f"(task.randomize=[{','.join(task.randomize)}])"
             )
-
-
-def _check_objects(scene: Scene, name: str) -> None:
-    if not len(scene.objects):
-        raise ValueError(f"under={name}: the task has no object that moves freely")

@@ -40,7 +40,10 @@ class DisturbedEnv(RobosuiteEnv):
         self._nominal = NominalModel(self._scene.model, MODEL_FIELDS)
         self._seen: deque[Observation] = deque(maxlen=DELAY + 1)
         self._given: Observation | None = None
-        self._begin(b"")  # refused here if the task cannot be disturbed so
+        # Refused here if the task cannot be disturbed so.
+        if self._disturbance.moves and not len(self._scene.objects):
+            raise ValueError(f"under={disturbance}: the task has no object that moves freely")
+        self._begin(b"")
 
     @property
     def draw_images(self) -> bool:

@@ -44,10 +44,20 @@ def compose(command: Command, arguments: Sequence[str] = ()) -> Any:
     try:
         OmegaConf.resolve(made.values)
         with mistakes():
-            return OmegaConf.to_object(made.values)
+            config = OmegaConf.to_object(made.values)
+            _check_sizes(config)
+            return config
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or command.name
         raise UserError(f"{key}: {_first_line(error)}") from error
+
+
+def _check_sizes(config: Any) -> None:
+    """Check the numbers that numpy and torch would refuse much later."""
+    for name, least in (("seed", 0), ("threads", 1)):
+        value = getattr(config, name, None)
+        if isinstance(value, int) and value < least:
+            raise ValueError(f"{name}={value}: it must be at least {least}")
 
 
 def load_group(group: str, choice: str, schema: type[T]) -> T:

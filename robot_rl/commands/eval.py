@@ -5,6 +5,7 @@ every episode) into the run; those of test states go into `eval/test/`. Success 
 and with `under=[…]` in the disturbed task, whose results go to `under/<disturbance>/`.
 """
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -22,7 +23,7 @@ from robot_rl.envs.disturbances import DISTURBANCES, check_disturbances
 from robot_rl.envs.disturbed_env import DisturbedEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import TaskVectorEnv
-from robot_rl.errors import mistakes
+from robot_rl.errors import UserError, mistakes
 from robot_rl.evaluation.evaluate import Motion, Outcome, Summary, by_instruction, evaluate, write_evaluation
 from robot_rl.evaluation.initial_states import TEST, InitialStates, Split, check_split, load_states
 from robot_rl.evaluation.saved_policies import (
@@ -34,6 +35,7 @@ from robot_rl.evaluation.saved_policies import (
     write_record,
 )
 from robot_rl.factory import make_vector_env, task_of
+from robot_rl.files.durable import make_folder
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.async_runner import execute_asynchronously
 from robot_rl.policies.asynchronous import AsyncOptions
@@ -163,6 +165,9 @@ def run(config: Config) -> None:
                     raise ValueError(
                         f"{name}={getattr(config, name)}: {initial.name} has {len(initial.states)} states"
                     )
+            make_folder(out)
+            if not os.access(out, os.W_OK):
+                raise UserError(f"{out} cannot be written: choose another out=…")
         episodes = config.episodes or len(initial.states)
         warn_of_other_execution(networks, meta, execution)
         print(f"{initial.task}: {episodes} episodes from {initial.name}, noise seed {config.seed}")
@@ -257,7 +262,10 @@ class _Evaluation:
                 "seed": config.seed,
                 "states_sha256": initial.sha256,
             }
-            if {**record, **how} != record or len(record["success"]) != len(states):
+            executed = {name: record[name] for name in asdict(self.execution) if name in record}
+            expected = {name: how[name] for name in asdict(self.execution) if name in how}
+            same = {**record, **how} == record and executed == expected
+            if not same or len(record["success"]) != len(states):
                 begun = time.monotonic()
                 with progress(len(states), f"evaluate step {at.step}", "episodes") as show:
                     policy = _acting(partial(acting_policy, networks), envs, self.execution)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from robot_rl.errors import UserError, mistakes
-from robot_rl.evaluation.videos import write_videos
+from robot_rl.evaluation.videos import shown_episode, write_videos
 from robot_rl.report import write_report
 from robot_rl.report.inputs import is_evaluated
 from robot_rl.runs import check_is_run
@@ -19,7 +19,7 @@ class Config:
     run: str = "???"
     """Directory of a run that was evaluated, or trained or deployed on a robot, or of a classifier."""
     videos: bool = True
-    """Render the two videos if they do not exist."""
+    """Render the two videos if there are none of the newest evaluation."""
 
 
 def run(config: Config) -> None:
@@ -29,7 +29,7 @@ def run(config: Config) -> None:
         evaluated = is_evaluated(directory)
         if evaluated and not (directory / "eval" / "episodes.csv").is_file():
             raise UserError(f"{directory} is not evaluated: run `robot-rl eval policy={directory}` first")
-        if evaluated and config.videos and not (directory / "videos" / "base.mp4").is_file():
+        if evaluated and config.videos and shown_episode(directory) is None:
             write_videos(directory)
         page = write_report(directory)
     print(f"report: {page}")

@@ -53,7 +53,7 @@ class ClassifierUpdates:
         self._judge, self._corrected, self._say = judge, corrected, say
         self._correction = ClassifierCorrection(judge.classifier.classifier)
         record = read_record(policy_directory(Path(path)))
-        self._meta: dict[str, Any] = {_CORRECTS: record.fingerprint, **record.meta}
+        self._meta: dict[str, Any] = {**record.meta, _CORRECTS: record.fingerprint}
         self.pending: list[tuple[Tensor, bool]] = []
         """Features [n, F] of frames to learn from, and whether they show success."""
 

@@ -229,6 +229,10 @@ class _EnvironmentBuilder:
         frames = self.resources.enter_context(reader)
         success = config.success
         corrects = config.correct_classifier and config.revocable
+        if config.correct_classifier and not corrects:
+            self.say(
+                "hil.correct_classifier=true corrects nothing here: there is no operator, or no classifier"
+            )
         if success and corrects:
             success = current_classifier(success, self.corrected)
             self.say(f"success is judged by {success}")

@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from robot_rl.errors import UserError
+from robot_rl.evaluation.videos import shown_episode
 from robot_rl.methods.classifier import Rates
 from robot_rl.report.classifier import read_classifier
 from robot_rl.report.deployments import Deployment, read_deployments
@@ -125,7 +126,8 @@ def read_run(path: Path) -> RunData:
             f"{path} is not evaluated, and has no episodes on a robot: run `robot-rl eval policy={path}` or "
             f"`robot-rl deploy policy={path}` first"
         )
-    videos = path / "videos"
+    videos, shown = path / "videos", shown_episode(path) if found else None
+    names = [] if shown is None else [n for n in POLICIES if (videos / f"{n}.mp4").is_file()]
     return RunData(
         path=path,
         run=run,
@@ -138,9 +140,9 @@ def read_run(path: Path) -> RunData:
         base=found.get("base"),
         tuned=found.get("tuned"),
         disturbed=_disturbed(path, found, str(summary.get("states_sha256", ""))),
-        videos={n: (videos / f"{n}.mp4").read_bytes() for n in POLICIES if (videos / f"{n}.mp4").is_file()},
-        sheets={file.stem: file.read_bytes() for file in sorted(videos.glob("*.png"))},
-        video_episode=_video_episode(videos / "episode.json"),
+        videos={name: (videos / f"{name}.mp4").read_bytes() for name in names},
+        sheets={name: (videos / f"{name}.png").read_bytes() for name in names},
+        video_episode=shown,
     )
 
 
@@ -264,7 +266,3 @@ def _disturbed(path: Path, policies: Mapping[str, Policy], states_sha256: str) -
         if same and summary["states_sha256"] == states_sha256 and counts == {summary["episodes"]}:
             results.append(Disturbed(file.parent.name, str(summary["disturbance"]), success))
     return tuple(results)
-
-
-def _video_episode(file: Path) -> int | None:
-    return int(_json(file, "robot-rl eval", ("episode",))["episode"]) if file.is_file() else None

@@ -14,6 +14,7 @@ from typing import Any
 import robot_rl
 from robot_rl.errors import UserError
 from robot_rl.evaluation import saved_policies
+from robot_rl.runs import list_checkpoints
 
 # What a result can depend on: not documentation, tests and results.
 _MATTERS = ("hardware", "envs", "policies", "robot_rl", "configs", "sim_assets", "benchmarks/protocol")
@@ -56,7 +57,9 @@ def describe_sessions(directory: Path, code: Code) -> dict[str, Any]:
     does not count as a session.
     """
     path = directory / "run.json"
-    before: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {"dirty": False}
+    # Of sessions whose run.json was removed nothing is known.
+    unknown = {"dirty": bool(list_checkpoints(directory / "checkpoints"))}
+    before: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else unknown
     config = config_sha256(directory)
     if before.get("finished") and before.get("config_sha256") == config:
         return {key: before[key] for key in ("commits", "dirty", "config_sha256")}

@@ -40,7 +40,14 @@ def make_run(path: Path, *, tuned: bool = True, videos: bool = True, episodes: i
             frames = [_frame(t) for t in range(length)]
             write_video(path / "videos" / f"{name}.mp4", frames, 20)
             (path / "videos" / f"{name}.png").write_bytes(contact_sheet(frames[::10], 3))
+        show_episode(path, 0)
     return path
+
+
+def show_episode(path: Path, episode: int) -> None:
+    """Say which episode the videos are of."""
+    evaluation = hashlib.sha256((path / "eval" / "episodes.csv").read_bytes()).hexdigest()
+    write_json(path / "videos" / "episode.json", {"episode": episode, "evaluation": evaluation})
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -164,6 +164,12 @@ def test_a_dataclass_may_refuse_values(command: Command) -> None:
         compose(command, [*NEEDED, "method=residual", "method.n_step=0"])
 
 
+def test_sizes_that_numpy_or_torch_would_refuse_later_are_refused_first() -> None:
+    for name, argument in (("collect", "seed=-1"), ("serve", "threads=0")):
+        with pytest.raises(UserError, match=f"{argument}: it must be at least"):
+            compose(load_command(name), ["task=lift" if name == "collect" else "policy=x", argument])
+
+
 def test_help_shows_every_option_of_what_is_chosen(
     command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:

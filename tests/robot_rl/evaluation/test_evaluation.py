@@ -175,5 +175,8 @@ def test_a_base_is_compared_with_itself_with_repeated_noise(
     assert base["fingerprint"] == repeated["fingerprint"]
     with pytest.raises(UserError, match="no noise"):
         robot_rl("eval", f"policy={act_run}", "repeated_noise=true", f"out={tmp_path / 'act'}")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file"):
+        robot_rl("eval", f"policy={base_run}", "episodes=1", f"out={tmp_path / 'file'}")
     with pytest.raises(UserError, match="leave out saved, under, asynchronous and delay"):
         robot_rl("eval", f"policy={base_run}", "repeated_noise=true", "asynchronous=naive")

@@ -114,6 +114,11 @@ def test_each_saved_policy_is_evaluated_once_on_test_states(
         assert (record["split"], record["commit"], record["trained_by"]) == ("test", "def", ["abc"])
     monkeypatch.setattr(eval_command, "evaluate", lambda *_: pytest.fail("measured again"))
     robot_rl("eval", *options)
+    # Neither of two ways to execute the policy counts as the other.
+    first = sorted(tmp_path.glob("*.json"))[0]
+    first.write_text(json.dumps(records[0] | {"asynchronous": "naive", "delay": 4}))
+    with pytest.raises(pytest.fail.Exception, match="measured again"):
+        robot_rl("eval", *options)
 
 
 @pytest.mark.full

@@ -79,6 +79,12 @@ def test_a_correction_of_another_classifier_is_not_used(judge: Any, tmp_path: Pa
     updates.note_success(revoked=False)
     updates.learn()
     assert current_classifier(str(original), corrected) == str(corrected)
+    # One that was corrected in an earlier run is corrected further.
+    further = tmp_path / "further"
+    updates = ClassifierUpdates(judge, str(corrected), further, print)
+    updates.note_success(revoked=False)
+    updates.learn()
+    assert current_classifier(str(corrected), further) == str(further)
     SuccessClassifier(EncoderSpec(SIZE), hidden=8, examples=8).save(tmp_path / "again", {})
     assert current_classifier(str(tmp_path / "again"), corrected) == str(tmp_path / "again")
 

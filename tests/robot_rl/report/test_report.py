@@ -14,7 +14,7 @@ from robot_rl.errors import UserError
 from robot_rl.machine import describe_machine, describe_versions
 from robot_rl.report import write_report
 from robot_rl.report.figures import MAX_POINTS, rolling_mean, thinned, time_unit
-from tests.robot_rl.fixture_run import make_run, write_json
+from tests.robot_rl.fixture_run import make_run, show_episode, write_json
 
 
 @pytest.fixture(scope="module")
@@ -175,12 +175,16 @@ def test_verdict_agrees_with_the_intervals(run: Path) -> None:
 def test_video_captions_state_the_outcome_of_the_episode(run: Path) -> None:
     with open(run / "eval" / "episodes.csv") as file:
         rows = [row for row in csv.DictReader(file) if row["episode"] == "7"]
-    write_json(run / "videos" / "episode.json", {"episode": 7})
+    show_episode(run, 7)
     text = Page(write_report(run)).text
     assert "Episode 7 of the evaluation" in text
     for row in rows:
         result = "succeeds after" if row["success"] == "1" else "does not succeed in"
         assert f"{row['policy'].capitalize()} {result} {row['length']} steps" in text
+    # Of another evaluation, nothing says what they show.
+    with open(run / "eval" / "episodes.csv", "a") as file:
+        file.write("\n")
+    assert "videos/tuned.mp4</code> is missing" in write_report(run).read_text()
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from robot_rl.errors import UserError
+from robot_rl.training.checkpoint import save_checkpoint
 from robot_rl.training.provenance import Code, check_frozen, config_sha256, current_code, describe_sessions
 
 CLEAN = Code("abc", dirty=False)
@@ -120,6 +122,14 @@ def test_record_has_the_commits_of_all_sessions(tmp_path: Path) -> None:
     make_run(tmp_path, Code("b", dirty=False), finished=False)
     facts = describe_sessions(tmp_path, Code("b", dirty=False))
     assert (facts["commits"], facts["dirty"]) == (["a+", "b"], True)
+
+
+def test_sessions_whose_record_was_removed_do_not_count_as_committed(tmp_path: Path) -> None:
+    make_run(tmp_path, finished=False)
+    (tmp_path / "run.json").unlink()
+    assert not describe_sessions(tmp_path, CLEAN)["dirty"]  # nothing was saved
+    save_checkpoint(tmp_path / "checkpoints", 1, {"weights": torch.zeros(1)})
+    assert describe_sessions(tmp_path, CLEAN)["dirty"]
 
 
 def test_starting_a_finished_run_again_is_not_a_session(tmp_path: Path) -> None:
