@@ -1,7 +1,8 @@
 """Motion layer of one arm: measures, plans, moves and stops it in the driver's space (joints or poses)."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol
 
 from robot_rl.hardware.clock import MS, Clock
@@ -35,6 +36,12 @@ class Waypoint(Generic[Target]):
     gripper: float | None
 
 
+def _with_gripper(waypoints: Sequence[Waypoint[Target]]) -> Waypoint[Target]:
+    """The last of some waypoints, with the newest gripper command among them."""
+    commands = [waypoint.gripper for waypoint in waypoints if waypoint.gripper is not None]
+    return replace(waypoints[-1], gripper=commands[-1]) if commands else waypoints[-1]
+
+
 class Waypoints(Generic[Target]):
     """Queue of timed goals: each becomes active at its time, or is dropped if it is too late for a tick."""
 
@@ -57,15 +64,22 @@ class Waypoints(Generic[Target]):
             raise Refusal(Code.LIMIT, f"{MAX_WAITING} commands wait for their time; send fewer ahead")
         self._waiting = [*kept, waypoint]
 
+    def at(self, begins: int) -> list[Waypoint[Target]]:
+        """The waypoints at this time [ns], at most one."""
+        return [waiting for waiting in self._waiting if waiting.begins == begins]
+
     def due(self, now: int) -> tuple[Waypoint[Target] | None, list[Waypoint[Target]]]:
-        """Remove the waypoints whose time has come; returns the newest valid one and the expired ones."""
+        """Remove the waypoints whose time has come; returns the newest valid one and the expired ones.
+
+        Its gripper command is the newest of the valid ones: a later one without it leaves the gripper alone.
+        """
         if not self._waiting or self._waiting[0].begins > now:
             return None, []
         due = [waypoint for waypoint in self._waiting if waypoint.begins <= now]
         self._waiting = self._waiting[len(due) :]
         fresh = [waypoint for waypoint in due if waypoint.expires >= now]
         late = [waypoint for waypoint in due if waypoint.expires < now]
-        return (fresh[-1] if fresh else None), late
+        return (_with_gripper(fresh) if fresh else None), late
 
     def clear(self) -> None:
         """Drop all waypoints."""
@@ -237,7 +251,10 @@ class ArmMotion(Generic[Target]):
         near = before.target if before else setpoint
         goal = self._planner.goal(command, self.measured, setpoint, self._limiter.pose, near, first)
         expires = max(command.t_sent, command.t_target) + command.ttl_ms * MS
-        self._waypoints.add(Waypoint(goal.target, begins, expires, command.seq, command.gripper))
+        waypoint = Waypoint(goal.target, begins, expires, command.seq, command.gripper)
+        # Of two commands for now in one tick the second replaces the first, but not its gripper command.
+        replaced = self._waypoints.at(begins) if begins == now else []
+        self._waypoints.add(_with_gripper([*replaced, waypoint]))
         return goal
 
     def go_home(self, now: int) -> None:

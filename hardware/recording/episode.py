@@ -24,6 +24,8 @@ from robot_rl.hardware.recording.stream_counter import MESSAGE_STREAMS
 
 OPEN: Final = "open-"
 _LOG: Final = "log"
+_MESSAGES: Final = ""
+"""Key of that file's writer, among those of the cameras."""
 _FOOTER: Final = "footer"
 _SYNC_EVERY = 0.5
 """Interval of syncs, s: at most this much of a recording is lost in a power cut."""
@@ -59,10 +61,10 @@ class EpisodeWriter:
         self.folder.mkdir()
         try:
             _reserve_footer(self.folder)
-            self._logs[_LOG] = LogWriter(self.folder / _LOG)
+            self._logs[_MESSAGES] = LogWriter(self.folder / _LOG)
             for camera in header.cameras:
                 self._logs[camera] = LogWriter(_images_of(self.folder, camera))
-            self._append(_LOG, header)
+            self._append(_MESSAGES, header)
         except OSError:
             self._close_logs()
             shutil.rmtree(self.folder)
@@ -71,7 +73,7 @@ class EpisodeWriter:
 
     def write(self, record: Received | Clock) -> bool:
         """Append a record; False if writing failed."""
-        log = _LOG
+        log = _MESSAGES
         if isinstance(record, Received) and record.stream not in MESSAGE_STREAMS:
             log = record.stream
         return self._try(lambda: self._append(log, record))

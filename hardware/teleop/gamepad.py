@@ -111,7 +111,11 @@ class GamepadDecoder:
         marks, self._marks = tuple(self._marks), []
         # While all sticks are at rest, silence is normal: the device file still exists.
         t = min(now, self._event + STILL_MS * MS) if any(motion) else now
-        return Sample(t=t, enable=_TR in self._held.keys, motion=motion, gripper=self._gripper, marks=marks)
+        enable = _TR in self._held.keys
+        if not enable:
+            # When it is held again the scene may be another one: the same button counts again.
+            self._gripper = None
+        return Sample(t=t, enable=enable, motion=motion, gripper=self._gripper, marks=marks)
 
     def _take(self, t: int, kind: int, code: int, value: int, now: int) -> None:
         self._event = max(self._event, t)

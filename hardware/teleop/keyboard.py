@@ -61,7 +61,11 @@ class KeyboardDecoder:
 
     def sample(self, now: int) -> Sample:
         motion = self._motion if now < self._moves_until else (0.0,) * 6
-        return msgspec.structs.replace(self._keys.sample(now), motion=motion, gripper=self._gripper)
+        keys = self._keys.sample(now)
+        if not keys.enable:
+            # When the clutch is pressed again the scene may be another one: the same key counts again.
+            self._gripper = None
+        return msgspec.structs.replace(keys, motion=motion, gripper=self._gripper)
 
     def _press(self, key: str, now: int) -> None:
         if key in _OPENINGS:

@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -64,9 +65,12 @@ class RecordedDevice(DeviceWrapper):
     def read(self) -> Sample | None:
         """See `Device`."""
         sample = self._device.read()
-        if sample is not None and (sample.t > self._last or sample.marks):
+        # The thread has ended if the disk is full.
+        if sample is not None and (sample.t > self._last or sample.marks) and self._thread.is_alive():
             self._last = sample.t
-            self._samples.put(sample)
+            # Keys of a device that has given nothing yet have the time 0.
+            timed = sample if sample.t else msgspec.structs.replace(sample, t=time.monotonic_ns())
+            self._samples.put(timed)
         return sample
 
     def _finish(self) -> None:

@@ -56,38 +56,14 @@ _MOVED: Final = 0.01
 """Joint change that counts as the operator moving the leader, rad."""
 
 
-class TerminalKeys:
-    """`Decoder` of a terminal: marks, a toggle clutch, and a callback `pressed` for every other key."""
+class KeyParser:
+    """Splits what a terminal sends into single keys; escape sequences (arrows, F1 …) are skipped."""
 
-    def __init__(self, pressed: Callable[[str, int], None] | None = None) -> None:
-        self.clutch = ToggleClutch()
-        self._pressed = pressed
-        self._marks: list[Mark] = []
+    def __init__(self) -> None:
         self._unread = ""
 
-    def feed(self, data: bytes, now: int) -> None:
-        for key in self._keys(data):
-            if key in MARKS:
-                self._marks.append(MARKS[key])
-            elif key == CLUTCH:
-                self.clutch.press(now)
-            elif self._pressed:
-                self._pressed(key, now)
-
-    def forget(self, data: bytes, now: int) -> None:
-        """Discard late keys except stop, and open the clutch."""
-        self.clutch.release()
-        self._marks += [MARKS[key] for key in self._keys(data) if MARKS.get(key) == "stop"]
-
-    def release_clutch(self) -> None:
-        self.clutch.release()
-
-    def sample(self, now: int) -> Sample:
-        marks, self._marks = tuple(self._marks), []
-        return Sample(t=now, enable=self.clutch.on(now), motion=(0.0,) * 6, marks=marks)
-
-    def _keys(self, data: bytes) -> Iterator[str]:
-        """Yield single keys; escape sequences (arrows, F1 …) are skipped."""
+    def keys(self, data: bytes) -> Iterator[str]:
+        """Yield the keys that are complete."""
         text = self._unread + data.decode("ascii", errors="replace")
         self._unread = ""
         at = 0
@@ -105,6 +81,37 @@ class TerminalKeys:
             else:
                 yield text[at]
             at = end
+
+
+class TerminalKeys:
+    """`Decoder` of a terminal: marks, a toggle clutch, and a callback `pressed` for every other key."""
+
+    def __init__(self, pressed: Callable[[str, int], None] | None = None) -> None:
+        self.clutch = ToggleClutch()
+        self._pressed = pressed
+        self._marks: list[Mark] = []
+        self._parser = KeyParser()
+
+    def feed(self, data: bytes, now: int) -> None:
+        for key in self._parser.keys(data):
+            if key in MARKS:
+                self._marks.append(MARKS[key])
+            elif key == CLUTCH:
+                self.clutch.press(now)
+            elif self._pressed:
+                self._pressed(key, now)
+
+    def forget(self, data: bytes, now: int) -> None:
+        """Discard late keys except stop, and open the clutch."""
+        self.clutch.release()
+        self._marks += [MARKS[key] for key in self._parser.keys(data) if MARKS.get(key) == "stop"]
+
+    def release_clutch(self) -> None:
+        self.clutch.release()
+
+    def sample(self, now: int) -> Sample:
+        marks, self._marks = tuple(self._marks), []
+        return Sample(t=now, enable=self.clutch.on(now), motion=(0.0,) * 6, marks=marks)
 
 
 @contextmanager
@@ -140,6 +147,7 @@ class KeyReader:
 
     def __init__(self) -> None:
         self._terminal = terminal()
+        self._parser, self._waiting = KeyParser(), ""
 
     def __enter__(self) -> Self:
         self._file = self._terminal.__enter__()
@@ -152,9 +160,12 @@ class KeyReader:
 
     def key(self, timeout: float) -> str:
         """Return the next key in lower case, "" if none is pressed within `timeout` [s]."""
-        if not select.select([self._file], (), (), timeout)[0]:
-            return ""
-        return os.read(self._file, 1).decode(errors="replace").lower()
+        if not self._waiting:
+            if not select.select([self._file], (), (), timeout)[0]:
+                return ""
+            self._waiting = "".join(self._parser.keys(os.read(self._file, 64)))
+        key, self._waiting = self._waiting[:1], self._waiting[1:]
+        return key.lower()
 
 
 class KeyedDevice(DeviceWrapper):

@@ -162,6 +162,8 @@ class Config:
             raise ValueError(f"operator={self.operator}: choose {', '.join(operators)}")
         if self.operator_device and self.operator not in MOTION_DEVICES:
             raise ValueError("operator_device is for a device: give operator=…, or leave it out")
+        if self.first and not self.turns_with:
+            raise ValueError("first=true is for deployments that take turns: give turns_with=…")
         if self.turns_with == self.name:
             raise ValueError(f"turns_with={self.turns_with} is this client's own name: choose another name=…")
 

@@ -50,6 +50,8 @@ class Config:
             encode_instruction(self.labels[INSTRUCTION])
         if self.seconds is not None and not 0 < self.seconds < float("inf"):
             raise ValueError(f"seconds={self.seconds:g}: it must be more than 0")
+        if self.seconds is None and (self.episodes, self.outcome) != (1, "success"):
+            raise ValueError("episodes=… and outcome=… are for seconds=…; else keys end an episode")
         if self.episodes < 1:
             raise ValueError(f"episodes={self.episodes}: ask for at least 1")
         if self.outcome not in OUTCOMES[:3]:

@@ -87,6 +87,8 @@ class Config:
             self.labels = {**self.labels, INSTRUCTION: self.instruction}
         if INSTRUCTION in self.labels:
             encode_instruction(self.labels[INSTRUCTION])
+        if self.out is None and (self.labels or self.cameras is not None):
+            raise ValueError("instruction=…, labels and cameras=… are of recordings: give out=…")
         if self.task is not None and self.address is not None:
             raise ValueError(
                 "task=… starts its own server, address=… is that of a running one: give one of them"

@@ -393,7 +393,9 @@ class Replay:
         total = int(held.sum())
         starts = np.cumsum(held)
         allowed = self._begins(chunk_starts_only)
-        weighted = bool((self._weight < 1).any())
+        # Relative to the largest, so that few draws are rejected while nothing has succeeded yet.
+        largest = float(self._weight[allowed].max(initial=0.0)) or 1.0
+        weighted = bool((self._weight < largest).any())
         found: list[NDArray[np.int64]] = []
         missing, tries = batch, 0
         while missing > 0:
@@ -402,7 +404,7 @@ class Replay:
             row = flat - (starts[stream] - held[stream]) + stream * self.rows
             good = allowed[row]
             if weighted:
-                good &= rng.random(len(row)) < self._weight[row]
+                good &= rng.random(len(row)) * largest < self._weight[row]
             found.append(row[good])
             missing -= int(good.sum())
             tries += 1

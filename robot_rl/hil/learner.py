@@ -175,8 +175,10 @@ class HilTraining:
             return
         check_reward(np.array([record.reward]), self._step)
         stream.add_step(record, takeover_fails=self._config.takeover_fails)
-        stream.staleness.append(self._publisher.version - record.version)
-        self._publisher.mark_used(number, record.version)
+        # A step that was recorded for an earlier process of the learner may have a higher version.
+        version = min(record.version, self._publisher.version)
+        stream.staleness.append(self._publisher.version - version)
+        self._publisher.mark_used(number, version)
         self._updater.schedule(1, self._step)
         self._step += 1
         self._server.steps = self._step

@@ -123,6 +123,11 @@ class OffPolicyConfig:
             raise ValueError(f"method.feature_copies={self.feature_copies}: 2 to 4 is usual")
         if not 0 <= self.gripper_penalty < 1:
             raise ValueError(f"method.gripper_penalty={self.gripper_penalty:g}: choose it in [0, 1)")
+        if self.replay_capacity < 2 * self.num_envs:
+            raise ValueError(
+                f"method.replay_capacity={self.replay_capacity}: a transition takes two rows in each of "
+                f"method.num_envs={self.num_envs} environments; choose much more"
+            )
         if self.success_weight < 1:
             raise ValueError(f"method.success_weight={self.success_weight}: choose 1 or more")
 

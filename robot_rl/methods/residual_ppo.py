@@ -80,6 +80,17 @@ class ResidualPPOConfig:
         check_residual_scales(self.residual_scale, self.gripper_scale)
         if self.encoder not in (STATE_ALONE, BASE_FEATURES):
             raise ValueError(f"method.encoder={self.encoder}: choose {STATE_ALONE} or {BASE_FEATURES}")
+        if not self.hidden or min(self.hidden) < 1:
+            raise ValueError(f"method.hidden={self.hidden}: give the width of one hidden layer or more")
+        for name in ("num_envs", "epochs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"method.{name}={getattr(self, name)}: choose 1 or more")
+        if not 0 <= self.gamma < 1:
+            raise ValueError(f"method.gamma={self.gamma:g}: choose it in [0, 1)")
+        if not 0 <= self.gae_lambda <= 1:
+            raise ValueError(f"method.gae_lambda={self.gae_lambda:g}: choose it in [0, 1]")
+        if self.clip <= 0 or self.target_kl < 0:
+            raise ValueError("method.clip must be more than 0, and method.target_kl not less")
         if self.std <= 0:
             raise ValueError(f"method.std={self.std}: it must be more than 0, because it is the exploration")
         if not 1 <= self.minibatches <= self.rollout_steps * self.num_envs:

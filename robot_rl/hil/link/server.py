@@ -41,6 +41,8 @@ class ActorConnection:
     name: str
     position: Position = (0, 0)
     """Position of the next record."""
+    episodes: tuple[int, ...] = ()
+    """Episodes that the process had when it was welcomed. One that was damaged is missing there."""
     checkpointed: int = 0
     """Episodes before this one are in a checkpoint."""
     src: str = ""
@@ -146,7 +148,7 @@ class LearnerServer:
             received.add(number)
             actor = self.actors[number]
             if actor.position == (message.episode, message.index):
-                actor.position = _next_position(message)
+                actor.position = _next_position(message, actor.episodes)
                 yield number, message
         for number in sorted(received):
             self._acknowledge(self.actors[number])
@@ -222,7 +224,7 @@ class LearnerServer:
             return
         assert answer.weights.version >= self._version, "a welcome has the newest weights"
         actor.clear()
-        actor.position = (answer.episode, answer.index)
+        actor.position, actor.episodes = (answer.episode, answer.index), hello.episodes
         actor.src, actor.reconnects, actor.route = hello.src, hello.connection, route
         self._version = answer.weights.version
         self.send(actor, answer)
@@ -267,5 +269,8 @@ class LearnerServer:
         reply(self._router, route, encode(Refused(reason=reason)))
 
 
-def _next_position(record: Step | End) -> Position:
-    return (record.episode, record.index + 1) if isinstance(record, Step) else (record.episode + 1, 0)
+def _next_position(record: Step | End, episodes: Sequence[int]) -> Position:
+    """Position of the record after this one, of an actor that has these episodes and records further ones."""
+    if isinstance(record, Step):
+        return record.episode, record.index + 1
+    return min((later for later in episodes if later > record.episode), default=record.episode + 1), 0

@@ -152,6 +152,9 @@ class TeleopSession:
                 self._robot.disarm()
             elif mark == "home":
                 self._home()
+            elif mark == "begin" and self._commander.homing:
+                # Nobody commands this motion: a dataset would say that the arm is to stand still.
+                self._screen.say("begin: the arm is going home")
             elif mark == "quit":
                 self._quit = self._episodes.may_quit()
             elif self._episodes.mark(mark):

@@ -366,6 +366,20 @@ def test_the_gripper_gets_its_goal_when_the_command_is_acted_on() -> None:
     assert refusal(answer) is Code.SHAPE
 
 
+def test_a_gripper_command_is_not_lost_to_another_command_in_the_same_tick() -> None:
+    for wait in (0, 1):
+        bench = Bench("cartesian")
+        lease = bench.begin()
+        fingers = bench.fingers
+        assert isinstance(fingers, Fingers)
+        bench.tick()
+        ack(bench.command(POLICY, lease, "cartesian_delta", (0.0,) * 6, gripper=0.25))
+        bench.clock.advance(wait)
+        ack(bench.command(POLICY, lease, "cartesian_delta", (0.0,) * 6))
+        bench.tick()
+        assert fingers.goals == [0.25]
+
+
 # ---- motion through commands -----------------------------------------------------------------------------
 
 

@@ -291,3 +291,15 @@ def test_the_disk_has_it_within_a_second(root: Path, monkeypatch) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         writer.commit(episode, footer())
+
+
+def test_a_camera_may_have_the_name_of_the_log(root: Path) -> None:
+    with RawWriter(root) as writer:
+        episode = writer.begin(header(cameras=("log",)))
+        frames = [msgspec.structs.replace(record(i), stream="log") for i in (1, 7)]
+        for each in (record(0), *frames):
+            assert episode.write(each)
+        writer.commit(episode, footer())
+    found = RawDataset(root).episodes[0]
+    assert len(list(found.messages())) == 1
+    assert len(list(found.images("log"))) == 2

@@ -61,7 +61,7 @@ def test_the_deadman_has_to_be_held() -> None:
 
 
 def test_buttons_grasp_release_and_mark_once() -> None:
-    decoder = pad()
+    decoder = pad(frozenset({RB}))
     decoder.feed(event(KEY, A, 1, 10) + event(KEY, START, 1, 10) + event(KEY, LB, 1, 11), 11 * MS)
     sample = decoder.sample(11 * MS)
     assert (sample.gripper, sample.marks) == (0.0, ("begin", "stop"))
@@ -159,3 +159,16 @@ def test_where_there_is_none_it_is_said(tmp_path: Path) -> None:
     if not Path("/dev/input").exists():
         with pytest.raises(DeviceError, match="no gamepad is plugged in"):
             Gamepad(GamepadSettings()).__enter__()
+
+
+def test_the_button_that_grasped_counts_again_after_the_deadman() -> None:
+    decoder = pad(frozenset({RB}))
+    decoder.feed(event(KEY, A, 1, 10), 10 * MS)
+    held = decoder.sample(11 * MS).gripper
+    assert held is not None
+    decoder.feed(event(KEY, RB, 0, 12), 12 * MS)
+    assert decoder.sample(13 * MS).gripper is None
+    decoder.feed(event(KEY, RB, 1, 14), 14 * MS)
+    assert decoder.sample(15 * MS).gripper is None
+    decoder.feed(event(KEY, A, 1, 16), 16 * MS)
+    assert decoder.sample(17 * MS).gripper == held

@@ -157,3 +157,13 @@ def test_without_a_terminal_there_is_no_keyboard(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(keys.sys, "stdin", nothing)
         with pytest.raises(DeviceError, match="standard input is not a terminal"):
             keyboard(KeyboardSettings()).__enter__()
+
+
+def test_the_key_that_grasped_counts_again_after_the_clutch() -> None:
+    decoder = KeyboardDecoder()
+    for _ in range(2):
+        assert at(decoder, 0).gripper is None
+        press(decoder, b"cg", 0)
+        assert at(decoder, 1).gripper == 0.0
+        press(decoder, b"c", 1)
+        assert not at(decoder, 2).enable

@@ -1,7 +1,9 @@
 """A device's stream on disk: the same stream gives the same commands."""
 
 import resource
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,3 +176,18 @@ def test_a_full_disk_ends_the_recording_and_not_the_teleoperation(tmp_path: Path
     assert said == ["the device is no longer recorded: file too large"]
     _, samples = read_stream(tmp_path / "x.device")
     assert 0 < len(samples) < 25
+
+
+def test_a_key_pressed_before_the_device_has_given_anything_is_replayed_at_its_time(tmp_path: Path) -> None:
+    samples = [
+        Sample(t=0, enable=False, motion=(0.0,) * 6, marks=("arm",)),
+        Sample(t=time.monotonic_ns() + MS, enable=True, motion=(0.0,) * 6),
+    ]
+    device: Any = Hands(samples, SteppedClock())
+    device.read = lambda: samples.pop(0)
+    with RecordedDevice(device, tmp_path / "x.device", print) as recorded:
+        recorded.read()
+        recorded.read()
+    _, found = read_stream(tmp_path / "x.device")
+    assert [sample.marks for sample in found] == [("arm",), ()]
+    assert abs(found[1].t - found[0].t) < 60_000 * MS

@@ -322,6 +322,15 @@ def test_steps_are_drawn_in_proportion_to_the_weight_of_their_episode() -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 33  # chi-square, 12 degrees: p < 0.001
 
 
+def test_steps_are_drawn_while_all_episodes_have_a_small_weight() -> None:
+    story = Story(40, 1)
+    for _ in range(4):
+        story.step(0, 0.0, False)
+    story.end(0)
+    story.close(0, 1e-4)
+    assert len(states(drawn(story.replay, 1000))) == 1000
+
+
 def test_steps_know_whether_their_episode_succeeded() -> None:
     story = Story(12, 2)
     for stream, success in ((0, True), (1, True), (0, False), (0, True), (0, True)):

@@ -13,6 +13,7 @@ from robot_rl.learning.config import OffPolicyConfig
         ({"critics_per_target": 0}, "critics_per_target=0: choose 1 or more"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"num_envs": 0}, "num_envs=0"),
+        ({"replay_capacity": 15}, "replay_capacity=15: a transition takes two rows"),
         ({"hidden": []}, "give the width of one hidden layer or more"),
         ({"warmup_steps": 8}, "no step is complete yet .* more than method.num_envs=8"),
     ],

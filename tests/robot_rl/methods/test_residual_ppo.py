@@ -241,3 +241,11 @@ def test_resumed_run_equals_an_uninterrupted_one(
     assert not np.array_equal(*states)
     networks, _ = load_networks(tmp_path / "straight")
     assert isinstance(networks, Residual)
+
+
+@pytest.mark.parametrize(
+    "options", [{"hidden": []}, {"epochs": 0}, {"gamma": 1.5}, {"gae_lambda": 2}, {"clip": 0}]
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"method.{next(iter(options))}"):
+        ResidualPPOConfig(**options)

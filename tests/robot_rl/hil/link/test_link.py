@@ -16,6 +16,7 @@ from robot_rl.hil.link.client import LOST_AFTER, LearnerClient, LearnerLost
 from robot_rl.hil.link.messages import (
     PROTOCOL,
     Ack,
+    End,
     FromLearner,
     Hello,
     Step,
@@ -25,7 +26,7 @@ from robot_rl.hil.link.messages import (
     from_learner,
 )
 from robot_rl.hil.link.outbox import Outbox, Spool
-from robot_rl.hil.link.server import ActorConnection
+from robot_rl.hil.link.server import ActorConnection, _next_position
 from tests.robot_rl.hil.link.ends import PATIENCE, WEIGHTS, ActorLink, Learner, hello, never, until, weights
 from tests.robot_rl.hil.link.sample_steps import step
 
@@ -433,3 +434,11 @@ def test_the_spool_stores_the_id_of_its_run(learner: Learner, actor: ActorLink, 
     assert actor.box.run == ""
     actor.connect(learner)
     assert Outbox(Spool(tmp_path / "spool")).run == "mine"
+
+
+def test_after_an_episode_that_is_missing_the_next_one_is_expected() -> None:
+    end = End(episode=5, index=4, fields={}, success=False, interrupted="", interventions=0)
+    assert _next_position(step(5, 3), (5, 7)) == (5, 4)
+    assert _next_position(end, (5, 7)) == (7, 0)
+    assert _next_position(end, (5, 6, 7)) == (6, 0)
+    assert _next_position(msgspec.structs.replace(end, episode=7), (5, 7)) == (8, 0)

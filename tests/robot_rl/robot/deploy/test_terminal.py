@@ -64,6 +64,12 @@ def test_what_was_pressed_before_the_scene_is_prepared_does_not_confirm_it(
         ready_on_enter(keyboard, lambda: next(asked))(0)
 
 
+def test_arrows_and_function_keys_are_no_letters(terminal: Terminal, keyboard: KeyReader) -> None:
+    terminal.press("\x1b[B\x1b[F\x1bOS\x1b[11~Q")
+    assert keyboard.key(10.0) == "q"
+    assert keyboard.key(0.0) == ""
+
+
 def test_a_verdict_is_of_its_own_episode(terminal: Terminal, keyboard: KeyReader) -> None:
     verdict = OperatorVerdict(keyboard)
     terminal.press("xf")

@@ -19,8 +19,8 @@ from robot_rl.envs.scene_state import SCENE, SceneState
 from robot_rl.envs.task import TaskConfig, without_cameras
 from robot_rl.factory import make_env
 from robot_rl.hardware.clock import MS, SteppedClock
-from robot_rl.hardware.connection import NoAnswer
-from robot_rl.hardware.protocol.messages import Gripped, State
+from robot_rl.hardware.connection import NoAnswer, RequestRefused
+from robot_rl.hardware.protocol.messages import Code, Gripped, State
 from robot_rl.hardware.teleop.device import DeviceError, Mark, Sample
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
@@ -35,6 +35,7 @@ from robot_rl.robot.operators.scripted import (
     ScriptedOperator,
     mirror,
 )
+from robot_rl.robot.operators.shared_control import SharedRobot
 from robot_rl.robot.takeover import ControlState, Cue, Takeover
 from tests.hardware.processes import eventually
 
@@ -566,3 +567,15 @@ def test_a_success_that_was_none_is_taken_back(
     without.read(0)
     without.end(outcome)
     assert not without.revoked()
+
+
+def test_an_arm_that_may_not_be_disarmed_is_stopped() -> None:
+    stopped: list[str] = []
+
+    def refuse() -> None:
+        raise RequestRefused(Code.NO_LEASE, "only the lease's holder or an operator may")
+
+    env: Any = SimpleNamespace(action_spec=())
+    stopper: Any = SimpleNamespace(disarm=refuse, stop=stopped.append)
+    SharedRobot(env, stopper, stopper, SteppedClock()).disarm()
+    assert stopped == ["the operator disarms"]

@@ -134,6 +134,19 @@ def test_a_fault_is_acknowledged_once_it_was_shown(
     assert said == (mode is Mode.FAULT)
 
 
+def test_no_episode_begins_while_the_arm_goes_home(
+    robot: Unanswered, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    display = OperatorDisplay(robot.spec.name)
+    teleoperator = Teleoperator(robot.spec, Speed(0.1, 0.4))
+    episodes = TeleopEpisodes(robot, None, 0, display.say)
+    hand, screen = Presses(teleoperator, ("begin",)), TerminalScreen(display.say)
+    loop = TeleopSession(robot, hand, teleoperator, episodes, screen, display, MonotonicClock())
+    monkeypatch.setattr(type(loop._commander), "homing", True)
+    assert not loop.run(lambda: False)
+    assert "begin: the arm is going home" in [line for _, line in display.lines]
+
+
 def test_a_stop_that_is_never_answered_opens_the_clutch_and_is_said(robot: Unanswered) -> None:
     robot.silent = 1000
     display = OperatorDisplay(robot.spec.name)
