@@ -12,7 +12,7 @@ from robot_rl.policies.bases.vla import VLAConfig, VLAPolicy
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policy_client.codec import MessageError
-from robot_rl.policy_server import inference
+from robot_rl.policy_server import requests as requests_module
 from robot_rl.policy_server.inference import PolicyInference
 from robot_rl.policy_server.requests import Query
 from tests.robot_rl.policy_server.small_policies import (
@@ -123,7 +123,7 @@ def test_one_request_asks_for_a_bounded_number_of_chunks(base: PolicyInference) 
 def test_requests_together_are_answered_in_passes_as_large_as_that_of_one(
     base: PolicyInference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inference, "MAX_ROWS", 3)
+    monkeypatch.setattr(requests_module, "MAX_ROWS", 3)
     passes: list[int] = []
     answer = PolicyInference._batch
 

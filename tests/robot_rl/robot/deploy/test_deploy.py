@@ -383,14 +383,17 @@ def test_recordings_say_what_the_robot_was_asked_to_do(
 ) -> None:
     for path in policy.glob("checkpoints/*/policy/policy.json"):
         record = json.loads(path.read_text())
-        record["meta"]["environment"]["instructions"] = ["lift the cube"]
+        record["meta"]["environment"]["instructions"] = ["lift the cube", "pick up the cube"]
         record["meta"]["environment"]["observation_spec"]["instruction"] = True
         path.write_text(json.dumps(record))
     raw, asked = tmp_path / "x.raw", "pick up the cube"
-    more = ("episodes=1", f"record={raw}")
-    assert main(["deploy", f"policy={policy}", f"robot={lift}", *more]) == 0
-    more = (*more, f"instruction={asked}", f"out={tmp_path / 'again.json'}")
-    assert main(["deploy", f"policy={policy}", f"robot={lift}", *more]) == 0
+    words = ["deploy", f"policy={policy}", f"robot={lift}", "episodes=1", f"record={raw}"]
+    assert main([*words, "instruction=lift the cube"]) == 0
+    words.append(f"out={tmp_path / 'again.json'}")
+    assert main([*words, f"instruction={asked}"]) == 0
+    words[-1] = f"out={tmp_path / 'other.json'}"
+    # It reads none: it would do what it was trained on, and the recording would say something else.
+    assert main([*words, "instruction=drop the cube"]) == 2
     said = [read(policy)["instruction"], json.loads((tmp_path / "again.json").read_text())["instruction"]]
     labels = [episode.header.labels["instruction"] for episode in RawDataset(raw).episodes.values()]
     assert said == labels == ["lift the cube", asked]
