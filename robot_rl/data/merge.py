@@ -122,6 +122,13 @@ def _entry(
     )
 
 
+def _needed(dataset: Dataset) -> set[str]:
+    """Arrays of states, actions and instructions without which a dataset cannot be read."""
+    observed = dataset.observation_spec
+    asked = [INSTRUCTION] if observed.instruction else []
+    return {*observed.state_keys, *asked, *required_keys({"states": False})}
+
+
 def check_mergeable(datasets: Sequence[Dataset], accept: Sequence[str], drop: Sequence[str]) -> None:
     """Check that datasets can be merged.
 
@@ -134,9 +141,7 @@ def check_mergeable(datasets: Sequence[Dataset], accept: Sequence[str], drop: Se
         ValueError: if two datasets differ, or `drop` names what they need; names it.
     """
     first = datasets[0]
-    needed = {*first.observation_spec.state_keys, *required_keys({"states": False})}
-    needed |= {INSTRUCTION} if first.observation_spec.instruction else set()
-    if lost := sorted(needed.intersection(drop)):
+    if lost := sorted(_needed(first).intersection(drop)):
         raise ValueError(f"drop=[{','.join(lost)}]: a dataset of {first.path} needs it; leave it out of drop")
     for other in datasets[1:]:
         what = f"{other.path} cannot be merged with {first.path}: it"
@@ -173,9 +178,8 @@ def check_across_tasks(datasets: Sequence[Dataset], accept: Sequence[str], drop:
     shapes = [{key: dataset.shape(key) for key in dataset.keys} for dataset in datasets]
     every = {key for one in shapes for key in one} - {SOURCE}
     apart = sorted(key for key in every if any(one.get(key) != shapes[0].get(key) for one in shapes))
-    needed = set(datasets[0].observation_spec.state_keys) | {INSTRUCTION, *required_keys({})} - {"sim_state"}
     # Without its targets a dataset would show something else.
-    needed |= {TARGET}
+    needed = _needed(datasets[0]) | {TARGET}
     left_out = [*drop, *(key for key in apart if key not in drop and key not in needed)]
     # Of another scene too, states of the same size would be restored wrongly.
     left_out += [] if "sim_state" in left_out else ["sim_state"]

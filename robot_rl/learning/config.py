@@ -1,5 +1,6 @@
 """Options shared by all off-policy methods."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from robot_rl.policies.nets.encoder import ENCODERS
@@ -82,13 +83,8 @@ class OffPolicyConfig:
     """Capacity of the replay buffer in steps."""
 
     def __post_init__(self) -> None:
-        for name in ("num_envs", "batch_size", "num_critics", "critics_per_target", "actor_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"method.{name}={getattr(self, name)}: choose 1 or more")
-        if not self.hidden or min(self.hidden) < 1:
-            raise ValueError(f"method.hidden={self.hidden}: give the width of one hidden layer or more")
-        if not 0 <= self.gamma < 1:
-            raise ValueError(f"method.gamma={self.gamma:g}: choose it in [0, 1)")
+        check_counts(self, "num_envs", "batch_size", "num_critics", "critics_per_target", "actor_every")
+        check_hidden_and_gamma(self.hidden, self.gamma)
         for name in ("demo_ratio", "demo_ratio_end"):
             ratio = getattr(self, name)
             if ratio is not None and not 0 <= ratio < 1:
@@ -159,6 +155,25 @@ class ChunkConfig(OffPolicyConfig):
         super().__post_init__()
         if self.windows not in (STEPS, DECISIONS):
             raise ValueError(f"method.windows={self.windows}: choose {STEPS} or {DECISIONS}")
+
+
+def check_counts(config: object, *names: str) -> None:
+    """Check options that are numbers of something. Raises ValueError if one is less than 1."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise ValueError(f"method.{name}={getattr(config, name)}: choose 1 or more")
+
+
+def check_hidden_and_gamma(hidden: Sequence[int], gamma: float) -> None:
+    """Check the options `hidden` and `gamma`.
+
+    Raises:
+        ValueError: if there is no hidden layer, one has no unit, or the discount factor is outside [0, 1).
+    """
+    if not hidden or min(hidden) < 1:
+        raise ValueError(f"method.hidden={list(hidden)}: give the width of one hidden layer or more")
+    if not 0 <= gamma < 1:
+        raise ValueError(f"method.gamma={gamma:g}: choose it in [0, 1)")
 
 
 def check_residual_scales(residual_scale: float, gripper_scale: float) -> None:

@@ -18,7 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE, check_residual_scales
+from robot_rl.learning.config import (
+    BASE_FEATURES,
+    STATE_ALONE,
+    check_counts,
+    check_hidden_and_gamma,
+    check_residual_scales,
+)
 from robot_rl.learning.critics import gradient_step
 from robot_rl.methods.method import Agent, AgentContext, OnPolicyMethod
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
@@ -80,13 +86,8 @@ class ResidualPPOConfig:
         check_residual_scales(self.residual_scale, self.gripper_scale)
         if self.encoder not in (STATE_ALONE, BASE_FEATURES):
             raise ValueError(f"method.encoder={self.encoder}: choose {STATE_ALONE} or {BASE_FEATURES}")
-        if not self.hidden or min(self.hidden) < 1:
-            raise ValueError(f"method.hidden={self.hidden}: give the width of one hidden layer or more")
-        for name in ("num_envs", "epochs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"method.{name}={getattr(self, name)}: choose 1 or more")
-        if not 0 <= self.gamma < 1:
-            raise ValueError(f"method.gamma={self.gamma:g}: choose it in [0, 1)")
+        check_counts(self, "num_envs", "epochs")
+        check_hidden_and_gamma(self.hidden, self.gamma)
         if not 0 <= self.gae_lambda <= 1:
             raise ValueError(f"method.gae_lambda={self.gae_lambda:g}: choose it in [0, 1]")
         if self.clip <= 0 or self.target_kl < 0:

@@ -153,7 +153,7 @@ class TeleopSession:
             elif mark == "home":
                 self._home()
             elif mark == "begin" and self._commander.homing:
-                # Nobody commands this motion: a dataset would say that the arm is to stand still.
+                # This motion has no commands: a dataset would say that the arm is to stand still.
                 self._screen.say("begin: the arm is going home")
             elif mark == "quit":
                 self._quit = self._episodes.may_quit()
@@ -177,7 +177,7 @@ class TeleopSession:
 
     def _home(self) -> None:
         if self._episodes.open:
-            # Nobody commands these motions: a dataset would say that the arm is to stand still.
+            # This motion has no commands: a dataset would say that the arm is to stand still.
             self._screen.say("home: end the episode first")
         elif self._teleoperator.state is ClutchState.ENGAGED:
             self._commander.go_home()
