@@ -75,7 +75,8 @@ def check_run(directory: Path, resolved: Mapping[str, Any]) -> None:
         if (record := directory / "run.json").is_file():
             _started(record)
         _check_steps(directory, current)
-    elif directory.is_dir() and any(directory.iterdir()):
+    # A run that was killed before it began leaves its lock.
+    elif directory.is_dir() and any(not path.name.startswith(".") for path in directory.iterdir()):
         raise UserError(f"{directory} exists and is not a run (no config.yaml); choose another name=…")
 
 

@@ -59,7 +59,7 @@ def measure_data(folder: Path, height: int, width: int, seconds: float, device: 
     """Measure all formats, and what training needs.
 
     Args:
-        folder: an empty folder on the disk to measure.
+        folder: an empty folder to write the datasets into.
         height: height of an image in pixels.
         width: width of an image in pixels.
         seconds: duration in s of reading at random, and of learning.

@@ -1,6 +1,7 @@
 """Measure how fast images are read from arrays and from video, and how many training needs.
 
-Training reads a dataset once and keeps its images in memory; random reads matter if they do not fit.
+Training reads a dataset once and keeps its images in memory; random reads matter if they do not fit. What was
+just written is read from the system's memory, as far as it fits there, so the disk's own speed is not measured.
 """
 
 import json
@@ -24,7 +25,7 @@ class Config:
     seconds: float = 5.0
     """Duration in s of each measurement."""
     disk: str | None = None
-    """Folder on the disk to measure; null for the system's temporary folder."""
+    """Folder to write the datasets into; null for the system's temporary folder."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one; the learner's device."""
     json: bool = False

@@ -19,6 +19,7 @@ from robot_rl.data.simulated_episodes import CollectorOptions, SimulatedEpisode
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import mistakes
+from robot_rl.launchers.lock import lock
 from robot_rl.workers.config import SimulationsConfig
 
 GROUPS = {"task": {"*": TaskConfig}, "workers": {"ray": SimulationsConfig}}
@@ -70,7 +71,12 @@ def run(config: Config) -> None:
             options = _options(config)
             collector = options.collector()
             closing.callback(collector.close)
-            writer = DatasetWriter(Path(config.data), collector.env.describe(), options.collection())
+            path = Path(config.data)
+            # Beside the dataset, which does not exist yet or is completed here.
+            closing.enter_context(
+                lock(path.with_name(f".{path.name}.lock"), path, "robot-rl collect", "data")
+            )
+            writer = DatasetWriter(path, collector.env.describe(), options.collection())
             begun = writer.num_episodes
             numbers = range(begun, config.episodes)
             episodes: Iterator[SimulatedEpisode] = map(collector.collect, numbers)

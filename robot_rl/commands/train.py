@@ -29,6 +29,7 @@ from robot_rl.evaluation.saved_policies import keep_policy
 from robot_rl.factory import make_vector_env
 from robot_rl.hil.learner import train_hil
 from robot_rl.imagination.config import ImaginationConfig
+from robot_rl.launchers.lock import lock_folder
 from robot_rl.launchers.software import installed_software
 from robot_rl.learning.config import STEPS, ChunkConfig
 from robot_rl.learning.processes import Accelerated, Processes, ProcessLost, others_lost
@@ -109,6 +110,9 @@ def run(config: Config) -> None:
         def stopped() -> bool:
             return processes.any(stop())
 
+        if main:
+            # After the environments were started, so that none of their processes inherits it.
+            closing.enter_context(lock_folder(directory, "robot-rl train", "name"))
         loop = Run(directory, logger, progress, stopped, save_policy, evaluate, keep, begin, main)
         try:
             with others_lost(processes):
