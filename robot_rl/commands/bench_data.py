@@ -1,7 +1,8 @@
 """Measure how fast images are read from arrays and from video, and how many training needs.
 
-Training reads a dataset once and keeps its images in memory; random reads matter if they do not fit. What was
-just written is read from the system's memory, as far as it fits there, so the disk's own speed is not measured.
+Training reads a dataset once and keeps its images in memory; random reads matter if they do not fit.
+What was just written is read from the system's memory, as far as it fits there, so that the disk's own
+speed is not measured.
 """
 
 import json
