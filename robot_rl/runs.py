@@ -41,6 +41,8 @@ _MAY_CHANGE = {
     "accelerate.accumulate",
     "accelerate.fsdp",
 }
+_SHOWN: Final = 8
+"""Most differences that a message lists."""
 EVALUATIONS: Final = "evaluations"
 """Folder of the evaluations during training, `<step>.json` each."""
 UNDER: Final = "under"
@@ -61,15 +63,20 @@ def check_run(directory: Path, resolved: Mapping[str, Any]) -> None:
         may_change = _MAY_CHANGE if current.get("task.cameras") else _MAY_CHANGE | {"task.render"}
         differing = [
             f"{key} was {recorded.get(key)!r}, now {current.get(key)!r}"
-            for key in sorted(recorded.keys() | current.keys())
+            # What it is a run of comes first.
+            for key in sorted(
+                recorded.keys() | current.keys(), key=lambda key: (not key.endswith(".name"), key)
+            )
             if recorded.get(key) != current.get(key)
             and key not in may_change
             # An option of a later version that is off.
             and (key in recorded or current[key] is not False)
         ]
         if differing:
+            more = len(differing) - _SHOWN
+            listed = "; ".join(differing[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
             raise UserError(
-                f"{directory} holds a run of another configuration ({'; '.join(differing)}); "
+                f"{directory} holds a run of another configuration ({listed}); "
                 "choose another name=…, or remove the directory"
             )
         if (record := directory / "run.json").is_file():

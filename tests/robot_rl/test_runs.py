@@ -30,3 +30,13 @@ def test_a_run_of_an_earlier_version_goes_on_without_the_options_that_it_lacked(
         return
     with pytest.raises(UserError, match=changed):
         check_run(tmp_path, now)
+
+
+def test_a_message_names_what_a_run_is_of_and_a_few_other_differences(tmp_path: Path) -> None:
+    options = {f"option{number}": number for number in range(20)}
+    open_run(tmp_path, {"method": {"name": "bc", **options}})
+    with pytest.raises(UserError) as caught:
+        check_run(tmp_path, {"method": {"name": "residual"}})
+    assert "configuration (method.name was 'bc', now 'residual'; method.option0 was 0" in str(caught.value)
+    assert str(caught.value).count(" was ") == 8
+    assert "; and 13 more); choose another name=" in str(caught.value)
