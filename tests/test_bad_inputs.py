@@ -21,6 +21,7 @@ from robot_rl.cli.main import main
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.policies.store import read_record, write_files
 from tests.conftest import SMALL_BASE, SMALL_RL
+from tests.robot_rl.data.small_dataset import write
 
 Refused = Callable[..., str]
 
@@ -263,9 +264,29 @@ def test_a_damaged_checkpoint_is_refused_and_the_run_left_as_it_was(
     assert contents(runs) == before
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def on_small_disk(
+    folder: Path, size: str, arguments: list[str], left: str = "."
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command with a real file system that fills up at `folder`; stdout lists what is `left` there."""
+    script = (
+        f"mount -t tmpfs -o size={size} tmpfs {folder} && "
+        f"{sys.executable} -m robot_rl {' '.join(arguments)} >&2; code=$?; "
+        f"ls -A {folder}/{left}; exit $code"
+    )
+    # In a mount namespace of its own.
+    child = subprocess.run(
+        ["unshare", "--mount", "bash", "-c", script], capture_output=True, text=True, timeout=300
+    )
+    if "unshare" in child.stderr or "mount:" in child.stderr:
+        pytest.skip(f"no mount namespace to be had: {child.stderr.splitlines()[0]}")
+    return child
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+
+
+@needs_root
 def test_a_full_disk_is_named_and_the_last_checkpoint_stays(tmp_path: Path, demonstrations: Path) -> None:
-    """A real file system that fills up, in a mount namespace of the child's own."""
     runs = tmp_path / "runs"
     runs.mkdir()
     arguments = [
@@ -273,20 +294,25 @@ def test_a_full_disk_is_named_and_the_last_checkpoint_stays(tmp_path: Path, demo
         "method.steps=200",
         "base.width=256",
     ]
-    script = (
-        f"mount -t tmpfs -o size=6m tmpfs {runs} && "
-        f"{sys.executable} -m robot_rl {' '.join(arguments)}; code=$?; "
-        f"ls {runs}/run/checkpoints; exit $code"
-    )
-    child = subprocess.run(
-        ["unshare", "--mount", "bash", "-c", script], capture_output=True, text=True, timeout=300
-    )
-    if "unshare" in child.stderr or "mount:" in child.stderr:
-        pytest.skip(f"no mount namespace to be had: {child.stderr.splitlines()[0]}")
+    child = on_small_disk(runs, "6m", arguments, "run/checkpoints")
     assert child.returncode == 2, child.stderr
     assert "the disk is full" in child.stderr
     assert "the same command again" in child.stderr
     assert all(name.isdigit() for name in child.stdout.split())
+
+
+@needs_root
+@pytest.mark.parametrize("size", ["64k", "1m"])
+def test_a_full_disk_is_named_and_nothing_is_left_of_a_converted_file(tmp_path: Path, size: str) -> None:
+    """HDF5 itself would crash."""
+    dataset = write(tmp_path / "a.zarr", (9000, 9000))
+    out = tmp_path / "out"
+    out.mkdir()
+    child = on_small_disk(out, size, ["data", "convert", f"dataset={dataset.path}", f"out={out}/a.hdf5"])
+    assert child.returncode == 2, child.stderr
+    said = [line for line in child.stderr.splitlines() if not line.startswith("convert: ")]
+    assert said == ["robot-rl: the disk is full; free some space and run the same command again"]
+    assert child.stdout == ""
 
 
 DEEP = '{"a":' * 100_000 + "1" + "}" * 100_000

@@ -17,10 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
+from robot_rl.cli.signals import stop_on_signal
 from robot_rl.data.dataset import FORMAT_VERSION, STEP_KEYS, Dataset
 from robot_rl.data.episode_notes import SOURCE, notes_of, outcome_of
 from robot_rl.data.episode_stream import arrays_of, images_of
 from robot_rl.data.formats.robomimic.file import IMAGE, MADE, OBJECT, OWN
+from robot_rl.data.formats.robomimic.unfailing_file import UnfailingFile
 from robot_rl.data.raw.steps import AGE, single
 from robot_rl.data.writer import Streamed
 from robot_rl.envs.instruction import INSTRUCTION
@@ -56,9 +58,22 @@ def export(
 
     Raises:
         OSError: if the disk is full.
+        KeyboardInterrupt: after Ctrl-C, once the episode is written.
     """
-    with h5py.File(out, "w-") as file:
-        return _Export(dataset, file, env).run(show)
+    # An interrupt within a write would be an error of the write.
+    with stop_on_signal() as stop, UnfailingFile(out, "x+b") as written:
+
+        def go_on(done: int) -> None:
+            written.check()
+            if stop():
+                raise KeyboardInterrupt
+            show(done)
+
+        try:
+            with h5py.File(written, "w") as file:
+                return _Export(dataset, file, env).run(go_on)
+        finally:
+            written.check()
 
 
 class _Export:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import robosuite
 
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
+from robot_rl.data.formats.convert import ConvertRequest, convert
 from robot_rl.data.formats.robomimic.file import find_problems
 from robot_rl.data.playback import play, playback_env
 from robot_rl.data.writer import DatasetWriter
@@ -171,6 +173,20 @@ def test_a_robots_dataset_with_images_comes_back_to_the_bit(tmp_path: Path, robo
     other = Dataset(tmp_path / "b.zarr")
     same_data(one, other)
     assert one.collection == other.collection
+
+
+def test_ctrl_c_ends_an_export_after_an_episode_and_nothing_is_left(tmp_path: Path) -> None:
+    one = write(tmp_path / "a.zarr", (4, 5, 6))
+    done: list[int] = []
+
+    def show(episodes: int) -> None:
+        done.append(episodes)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(ConvertRequest(one.path, tmp_path / "a.hdf5"), show)
+    assert done == [1]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/tmp/evil", "a/b", ".hidden", "", 3])
