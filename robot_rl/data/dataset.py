@@ -20,7 +20,7 @@ chunks of zeros are written too, so a missing chunk is known to be lost.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.data.frames import ArrayFrames, FrameFiles, VideoFrames
-from robot_rl.data.zarr_store import open_store
+from robot_rl.data.zarr_store import chunk_file, decoded, open_store
 from robot_rl.envs.action import ActionSpec, spec_from_list
 from robot_rl.envs.instruction import INSTRUCTION, decode_instruction
 from robot_rl.envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation
@@ -76,7 +76,7 @@ class Dataset:
         missing = [f"meta/{key}" for key in EPISODE_KEYS if key not in meta]
         if missing:
             raise ValueError(f"dataset {path} is damaged: {', '.join(missing)} is missing")
-        ends = self._decoded(meta["episode_ends"], slice(self._rows_there(meta["episode_ends"])))
+        ends = decoded(meta["episode_ends"], slice(self._rows_there(meta["episode_ends"])))
         ends = np.trim_zeros(ends, "b")  # the writer was killed after enlarging the array
         self.num_episodes = len(ends)
         ends, success, seeds = (self._rows(meta[key], self.num_episodes) for key in EPISODE_KEYS)
@@ -118,33 +118,24 @@ class Dataset:
                 f"dataset {self.path} is torn: {array.path} has {array.shape[0]} of {rows} rows; "
                 "copy or collect it again"
             )
-        for chunk in range(-(-rows // array.chunks[0])):
-            name = array.metadata.encode_chunk_key((chunk, *([0] * (array.ndim - 1))))
+        for number in range(-(-rows // array.chunks[0])):
             # zarr reads a missing chunk as zeros.
-            if not (self.path / array.path / name).is_file():
+            if not (chunk := chunk_file(array, number)).is_file():
                 raise ValueError(
-                    f"dataset {self.path} is torn: {array.path}/{name} is missing; copy or collect it again"
+                    f"dataset {self.path} is torn: {array.path}/{chunk.name} is missing; "
+                    "copy or collect it again"
                 )
 
     def _rows_there(self, array: Any) -> int:
         """Number of rows of a one-dimensional array that are in files; its shape may promise more."""
-        folder, chunks = self.path / array.path, 0
-        while (folder / array.metadata.encode_chunk_key((chunks,))).is_file():
+        chunks = 0
+        while chunk_file(array, chunks).is_file():
             chunks += 1
         return min(array.shape[0], chunks * array.chunks[0])
 
     def _rows(self, array: Any, rows: int) -> NDArray[Any]:
         self._check_whole(array, rows)
-        return self._decoded(array, slice(rows))
-
-    def _decoded(self, array: Any, rows: slice) -> NDArray[Any]:
-        try:
-            return np.asarray(array[rows])
-        except (OSError, RuntimeError, ValueError, MemoryError) as error:
-            raise ValueError(
-                f"dataset {self.path} is damaged: {array.path} cannot be decoded ({error}); "
-                "copy or collect it again"
-            ) from error
+        return decoded(array, slice(rows))
 
     def __getitem__(self, key: str) -> NDArray[Any]:
         """All steps of one array or of a camera's videos, [T, …]."""
@@ -163,7 +154,17 @@ class Dataset:
 
     def rows(self, key: str, rows: slice) -> NDArray[Any]:
         """Read some steps of one array, [t, …], and nothing else."""
-        return self._decoded(self._data[key], rows)
+        return decoded(self._data[key], rows)
+
+    def undecodable(self) -> Iterator[str]:
+        """What is said of each array that has a damaged chunk. Reads all chunks, one at a time."""
+        for array in self._data.values():
+            size = array.chunks[0]
+            try:
+                for start in range(0, self.num_steps, size):
+                    decoded(array, slice(start, start + size))
+            except ValueError as error:
+                yield str(error)
 
     def frames(self, camera: str) -> VideoFrames | ArrayFrames:
         """Lazy access to the images of a camera: `frames(camera)[rows]` reads those rows.

@@ -17,6 +17,7 @@ from av.error import FFmpegError
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
+from robot_rl.data.zarr_store import decoded
 from robot_rl.envs.observation import check_name
 
 _TIME: Final = Fraction(1, 1000)
@@ -75,13 +76,19 @@ class ArrayFrames:
         self.shape: tuple[int, ...] = array.shape
 
     def __getitem__(self, rows: NDArray[np.int64]) -> Images:
-        """Images of some rows, [n, H, W, 3], in any order; each chunk is read once."""
+        """Images of some rows, [n, H, W, 3], in any order; each chunk is read once.
+
+        Raises:
+            ValueError: if a chunk is damaged.
+        """
         found = np.empty((len(rows), *self.shape[1:]), np.uint8)
         size = self._array.chunks[0]
         chunks = rows // size
         for chunk in np.unique(chunks):
             here = chunks == chunk
-            found[here] = self._array[chunk * size : (chunk + 1) * size][rows[here] - chunk * size]
+            found[here] = decoded(self._array, slice(chunk * size, (chunk + 1) * size))[
+                rows[here] - chunk * size
+            ]
         return found
 
 
@@ -158,7 +165,8 @@ class VideoFrames:
             for frame in container.decode(stream):
                 if frame.pts >= wanted:
                     return self._image(episode, frame)
-        except FFmpegError as error:
+        # A file without a video stream gives an IndexError.
+        except (FFmpegError, IndexError) as error:
             raise self._damaged(episode, str(error)) from error
         raise self._damaged(episode, f"it has no image {number}")
 
@@ -167,7 +175,8 @@ class VideoFrames:
             with av.open(str(self._paths[episode])) as container:
                 for frame in container.decode(container.streams.video[0]):
                     yield self._image(episode, frame)
-        except FFmpegError as error:
+        # A file without a video stream gives an IndexError.
+        except (FFmpegError, IndexError) as error:
             raise self._damaged(episode, str(error)) from error
 
     def _image(self, episode: int, frame: av.VideoFrame) -> Images:

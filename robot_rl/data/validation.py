@@ -37,6 +37,8 @@ def find_problems(path: Path) -> list[str]:
     found = [*_environment(dataset)]
     if dataset.num_episodes == 0:
         return [*found, "it has no episode"]
+    if damaged := list(dataset.undecodable()):
+        return [*found, *damaged]
     return [
         *found,
         *_arrays(dataset),

@@ -7,6 +7,8 @@ chunks must be compressed by one of a few known compressors and hold whole steps
 
 import asyncio
 import math
+import os
+import zlib
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import numpy as np
 import zarr
+from numpy.typing import NDArray
 from zarr.storage import LocalStore
 
 from robot_rl.data.kinds import how_to_convert
@@ -27,6 +30,8 @@ _WHOLE_CHUNKS: Final = partial(zarr.config.set, {"array.write_empty_chunks": Tru
 _LARGEST_CHUNK: Final = 1 << 30
 _MOST_ROOM: Final = 10_000_000
 """Most rows that a shape may have beyond those in files, as a killed writer leaves them."""
+_UNDECODABLE: Final = (OSError, EOFError, RuntimeError, ValueError, TypeError, MemoryError, zlib.error)
+"""What the compressors raise for damaged chunks."""
 _Size = Annotated[int, msgspec.Meta(ge=0)]
 _Chunk = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -120,6 +125,39 @@ def _open_array(store: Any, name: str, mode: str) -> Any:
         raise ValueError(
             f"dataset {store.root} is damaged: {name} is no array ({error}); copy or collect it again"
         ) from error
+
+
+def chunk_file(array: Any, number: int) -> Path:
+    """File of a chunk of an array, counted along its rows."""
+    key = array.metadata.encode_chunk_key((number, *[0] * (array.ndim - 1)))
+    return Path(array.store.root / array.path / key)
+
+
+def decoded(array: Any, rows: slice) -> NDArray[Any]:
+    """Read the rows from `start` (default 0) to `stop` of an array of a dataset.
+
+    Raises:
+        ValueError: if one of their chunks is damaged; names dataset and array.
+    """
+    try:
+        if getattr(array.metadata.compressor, "codec_id", "") == "blosc":
+            size = array.chunks[0]
+            for number in range((rows.start or 0) // size, -(-min(rows.stop, array.shape[0]) // size)):
+                _check_size(chunk_file(array, number))
+        return np.asarray(array[rows])
+    except _UNDECODABLE as error:
+        raise ValueError(
+            f"dataset {array.store.root} is damaged: {array.path} cannot be decoded ({error}); "
+            "copy or collect it again"
+        ) from error
+
+
+def _check_size(chunk: Path) -> None:
+    """Raises ValueError if a chunk of blosc is cut off, which blosc would not notice."""
+    with chunk.open("rb") as file:
+        # Its header ends with the size of the chunk.
+        if int.from_bytes(file.read(16)[12:], "little") != os.fstat(file.fileno()).st_size:
+            raise ValueError(f"{chunk.name} is cut off")
 
 
 def check_dtype(name: str, dtype: np.dtype[Any]) -> None:

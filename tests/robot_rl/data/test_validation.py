@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import av
+import numcodecs
 import numpy as np
 import pytest
 import zarr
@@ -133,6 +135,95 @@ def test_each_broken_promise_is_told(
         main(["data", "validate", f"dataset={path}"])
     assert ended.value.code == 1
     assert answer in capsys.readouterr().out
+
+
+def damage_chunk(path: Path, array: str, number: int = -1) -> None:
+    """Cut off the end of a chunk of an array, by default of its last one."""
+    chunks = sorted((path / "data" / array).glob("[0-9]*"), key=lambda chunk: int(chunk.name.split(".")[0]))
+    chunks[number].write_bytes(chunks[number].read_bytes()[:-20])
+
+
+def test_a_damaged_chunk_of_any_array_is_told_by_the_arrays_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "a.zarr", (40, 7), ("front", "wrist")).path
+    for array in ("images.wrist", "source", "extra"):
+        damage_chunk(path, array)
+    damage_chunk(path, "images.front", 1)
+    with pytest.raises(SystemExit, match="1"):
+        main(["data", "validate", f"dataset={path}"])
+    told = capsys.readouterr().out.splitlines()
+    damaged = ["extra", "images.front", "images.wrist", "source"]
+    assert len(told) == len(damaged) + 1
+    for name, line in zip(damaged, told, strict=False):
+        assert line.startswith(f"dataset {path} is damaged: data/{name} cannot be decoded")
+
+
+@pytest.mark.parametrize("compressor", ["blosc", "zstd", "lz4", "gzip", "zlib", None])
+def test_a_damaged_chunk_is_told_whatever_compressed_it(
+    written: Path, tmp_path: Path, compressor: Any
+) -> None:
+    path = tmp_path / "a.zarr"
+    shutil.copytree(written, path)
+    codec = compressor and numcodecs.get_codec({"id": compressor})
+    values = arrays(path)["extra"][:]
+    root = zarr.open_group(path, mode="r+", zarr_format=2)
+    root["data"].create_array("extra", data=values, chunks=values.shape, compressors=codec, overwrite=True)
+    assert find_problems(path) == []
+    (chunk,) = (path / "data/extra").glob("[0-9]*")
+    whole = chunk.read_bytes()
+    changed = bytes(byte ^ 0x55 for byte in whole)
+    for content in (b"", whole[:1], whole[:-1], whole[: len(whole) // 2], *([changed] if compressor else [])):
+        chunk.write_bytes(content)
+        (fault,) = find_problems(path)
+        assert fault.startswith(f"dataset {path} is damaged: data/extra cannot be decoded")
+
+
+READING: list[list[str]] = [
+    ["data", "view", "dataset={path}", "out={out}"],
+    ["data", "convert", "dataset={path}", "out={out}", "to=robomimic"],
+    ["data", "convert", "dataset={path}", "out={out}", "to=lerobot"],
+    ["train", "task=robot", "method=bc", "data={path}", "runs_dir={out}"],
+]
+"""Commands that read the images of a dataset, however it stores them."""
+READING_ARRAYS: list[list[str]] = [
+    ["data", "convert", "dataset={path}", "out={out}", "to=dataset", "images=video"],
+    ["data", "merge", "datasets=[{path},{path}]", "out={out}"],
+    ["data", "split", "dataset={path}", "out={out}", "fraction=0.5"],
+]
+"""Commands that copy a video without reading it."""
+
+
+def refusal(words: list[str], path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The line that is said of the dataset at `path`, of which nothing may be made."""
+    out = path.parent / "made"
+    assert main([word.format(path=path, out=out) for word in words]) == 2
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("robot-rl: ")]
+    assert words[0] == "train" or [child.name for child in path.parent.iterdir()] == [path.name]
+    return said
+
+
+@pytest.mark.parametrize("words", READING + READING_ARRAYS)
+def test_a_damaged_chunk_of_images_is_told_in_a_line_by_each_command(
+    path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    damage_chunk(path, "images.front", 0)
+    answer = f"robot-rl: dataset {path} is damaged: data/images.front cannot be decoded"
+    assert refusal(words, path, capsys).startswith(answer)
+
+
+@pytest.mark.parametrize("words", READING)
+@pytest.mark.parametrize("sound", [False, True])
+def test_a_damaged_video_is_told_in_a_line_by_each_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], sound: bool
+) -> None:
+    path = write(tmp_path / "a.zarr", (12, 7), ("front",), video=True).path
+    video = path / "videos/front/000000.mp4"
+    video.write_bytes(b"nothing")
+    if sound:
+        with av.open(str(video), "w") as container:
+            container.mux(container.add_stream("aac", rate=8000).encode())
+    assert f"robot-rl: {video} is damaged" in refusal(words, path, capsys)
 
 
 def test_several_faults_are_all_told(path: Path) -> None:
