@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.files.durable import make_folder, publish
 
 Images = Literal["same", "zarr", "video"]
+_VIDEO: Final = "video"
+"""Form of a camera that is stored as videos."""
+_NO_WAY: Final = "a dataset needs them, and in one form: collect or derive one of the two again"
 
 
 @dataclass(frozen=True)
@@ -109,8 +112,10 @@ def rewrite(
 def _entry(
     dataset: Dataset, number: int, arrays: dict[str, Any], images: Images, drop: Sequence[str]
 ) -> Entry:
-    videos: Mapping[str, Video] = videos_of(dataset, number) if images != "zarr" else {}
-    pictures = images_of(dataset, number, [camera for camera in cameras_of(dataset) if camera not in videos])
+    cameras = [camera for camera in cameras_of(dataset) if IMAGE_PREFIX + camera not in drop]
+    kept = {} if images == "zarr" else videos_of(dataset, number)
+    videos: Mapping[str, Video] = {camera: path for camera, path in kept.items() if camera in cameras}
+    pictures = images_of(dataset, number, [camera for camera in cameras if camera not in videos])
     if images == "video":
         videos, pictures = {**videos, **pictures}, {}
     episode = {**arrays, **{IMAGE_PREFIX + camera: one for camera, one in pictures.items()}}
@@ -123,10 +128,18 @@ def _entry(
 
 
 def _needed(dataset: Dataset) -> set[str]:
-    """Arrays of states, actions and instructions without which a dataset cannot be read."""
+    """Arrays of observations, actions and instructions without which a dataset cannot be read."""
     observed = dataset.observation_spec
     asked = [INSTRUCTION] if observed.instruction else []
-    return {*observed.state_keys, *asked, *required_keys({"states": False})}
+    images = [IMAGE_PREFIX + camera for camera in observed.cameras]
+    return {*observed.state_keys, *images, *asked, *required_keys({"states": False})}
+
+
+def _forms(dataset: Dataset) -> dict[str, str]:
+    """Dtype and shape of one step of each array, and cameras stored as videos."""
+    shapes = {key: dataset.shape(key) for key in dataset.keys}
+    forms = {key: f"{dtype} {list(shape)}" for key, (shape, dtype) in shapes.items()}
+    return forms | {IMAGE_PREFIX + camera: _VIDEO for camera in videos_of(dataset, 0)}
 
 
 def check_mergeable(datasets: Sequence[Dataset], accept: Sequence[str], drop: Sequence[str]) -> None:
@@ -138,24 +151,37 @@ def check_mergeable(datasets: Sequence[Dataset], accept: Sequence[str], drop: Se
         drop: names of arrays to leave out.
 
     Raises:
-        ValueError: if two datasets differ, or `drop` names what they need; names it.
+        ValueError: if two datasets differ, or `drop` names what they need or do not have; names it.
     """
     first = datasets[0]
-    if lost := sorted(_needed(first).intersection(drop)):
+    needed = _needed(first)
+    forms = [_forms(dataset) for dataset in datasets]
+    there = set[str]().union(*forms)
+    if unknown := sorted(set(drop) - there):
+        raise ValueError(
+            f"drop=[{','.join(unknown)}]: no dataset has it; those that can be left out are "
+            f"{', '.join(sorted(there - needed))}"
+        )
+    if lost := sorted(needed.intersection(drop)):
         raise ValueError(f"drop=[{','.join(lost)}]: a dataset of {first.path} needs it; leave it out of drop")
-    for other in datasets[1:]:
+    wanted = forms[0]
+    for other, found in zip(datasets[1:], forms[1:], strict=True):
         what = f"{other.path} cannot be merged with {first.path}: it"
         check_same_environment(other.environment, first.environment, what, tuple(accept))
         # `source` may differ: see `_acted`.
-        shapes, wanted = (
-            {k: d.shape(k) for k in d.keys if k not in drop and k != SOURCE} for d in (other, first)
-        )
-        differing = sorted(key for key in shapes.keys() | wanted.keys() if shapes.get(key) != wanted.get(key))
-        if differing:
-            told = "; ".join(f"{k}: {_told(shapes.get(k))} against {_told(wanted.get(k))}" for k in differing)
-            raise ValueError(f"{what} differs in {told}; drop=[{','.join(differing)}] leaves them out")
-        if cameras_of(other) != cameras_of(first):
-            raise ValueError(f"{what} has images of {cameras_of(other)}, not of {cameras_of(first)}")
+        every = (found.keys() | wanted.keys()).difference(drop, [SOURCE])
+        if differing := sorted(key for key in every if found.get(key) != wanted.get(key)):
+            pairs = [(key, found.get(key, "missing"), wanted.get(key, "missing")) for key in differing]
+            told = "; ".join(f"{key}: {one} against {another}" for key, one, another in pairs)
+            advice = []
+            if droppable := [key for key in differing if key not in needed]:
+                advice.append(f"drop=[{','.join(droppable)}] leaves them out")
+            stored = [key for key in differing if key in found.keys() & wanted.keys()]
+            for dataset, forms_here in ((other, found), (first, wanted)):
+                if any(forms_here[key] == _VIDEO for key in stored):
+                    command = f"robot-rl data convert dataset={dataset.path} out=x.zarr images=zarr"
+                    advice.append(f"`{command}` makes arrays of its videos")
+            raise ValueError(f"{what} differs in {told}; {' and '.join(advice) or _NO_WAY}")
 
 
 def check_across_tasks(datasets: Sequence[Dataset], accept: Sequence[str], drop: Sequence[str]) -> list[str]:
@@ -175,14 +201,14 @@ def check_across_tasks(datasets: Sequence[Dataset], accept: Sequence[str], drop:
             raise ValueError(
                 f"{dataset.path} has no instructions, so that nothing would tell its task from the others"
             )
-    shapes = [{key: dataset.shape(key) for key in dataset.keys} for dataset in datasets]
-    every = {key for one in shapes for key in one} - {SOURCE}
-    apart = sorted(key for key in every if any(one.get(key) != shapes[0].get(key) for one in shapes))
+    forms = [_forms(dataset) for dataset in datasets]
+    every = {key for one in forms for key in one} - {SOURCE}
+    apart = sorted(key for key in every if any(one.get(key) != forms[0].get(key) for one in forms))
     # Without its targets a dataset would show something else.
     needed = _needed(datasets[0]) | {TARGET}
     left_out = [*drop, *(key for key in apart if key not in drop and key not in needed)]
     # Of another scene too, states of the same size would be restored wrongly.
-    left_out += [] if "sim_state" in left_out else ["sim_state"]
+    left_out += [key for key in ("sim_state",) if key in every and key not in left_out]
     check_mergeable(datasets, (*accept, *OF_A_SCENE), left_out)
     return left_out
 
@@ -244,10 +270,6 @@ def _otherwise(environment: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[
     """Entries of a part's environment that differ from the new dataset's."""
     differing = {key: value for key, value in environment.items() if value != kept.get(key)}
     return {"environment": differing} if differing else {}
-
-
-def _told(shape: Any) -> str:
-    return "missing" if shape is None else f"{shape[1]} {list(shape[0])}"
 
 
 def _remove(path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from robot_rl.commands.data_split import Config, select_episodes
 from robot_rl.data import merge as module
@@ -161,6 +162,52 @@ def test_other_arrays_are_refused_unless_they_are_left_out(tmp_path: Path, robot
     with pytest.raises(ValueError, match=r"drop=\[angle\]: .* needs it"):
         robot_rl("data merge", *arguments, "drop=[time,angle]")
     assert not (tmp_path / "n.zarr").exists()
+
+
+def test_names_in_drop_that_no_dataset_has_are_refused_with_those_there_are(
+    tmp_path: Path, robot_rl: RunCommand
+) -> None:
+    path = write(tmp_path / "a.zarr", (4,), ("front",)).path
+    there = r"age_ms\.state, extra, source, time$"
+    with pytest.raises(ValueError, match=rf"^drop=\[tmie\]: no dataset has it; .* left out are {there}"):
+        robot_rl("data merge", f"datasets=[{path},{path}]", f"out={tmp_path}/m.zarr", "drop=[tmie,time]")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
+
+
+def test_images_that_a_policy_observes_are_not_left_out(tmp_path: Path, robot_rl: RunCommand) -> None:
+    path = write(tmp_path / "a.zarr", (4,), ("front",)).path
+    with pytest.raises(ValueError, match=r"^drop=\[images.front\]: a dataset of .* needs it"):
+        robot_rl("data merge", f"datasets=[{path},{path}]", f"out={tmp_path}/m.zarr", "drop=[images.front]")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zarr"]
+
+
+@pytest.mark.parametrize("first", ["arrays", "video"])
+def test_images_as_arrays_and_as_video_are_merged_once_the_named_dataset_is_converted(
+    tmp_path: Path, robot_rl: RunCommand, first: str
+) -> None:
+    arrays = write(tmp_path / "a.zarr", (4, 5), ("front",))
+    video = write(tmp_path / "v.zarr", (6,), ("front",), first=2, video=True)
+    order = (arrays, video) if first == "arrays" else (video, arrays)
+    words = [f"datasets=[{order[0].path},{order[1].path}]", f"out={tmp_path}/m.zarr"]
+    command = "data convert", f"dataset={video.path}", "out=x.zarr", "images=zarr"
+    told = r"images.front: (video|uint8 \[24, 32, 3\]) against "
+    with pytest.raises(ValueError, match=rf"{told}.*; `robot-rl {' '.join(command)}` makes arrays"):
+        robot_rl("data merge", *words)
+    robot_rl(*command[:2], f"out={tmp_path}/x.zarr", *command[3:])
+    robot_rl("data merge", words[0].replace("v.zarr", "x.zarr"), words[1])
+    merged = Dataset(tmp_path / "m.zarr")
+    assert len(merged["images.front"]) == 15
+    assert find_problems(merged.path) == []
+
+
+def test_what_is_observed_in_two_forms_is_refused_without_advice_to_drop_it(
+    tmp_path: Path, robot_rl: RunCommand
+) -> None:
+    one, other = (write(tmp_path / f"{name}.zarr", (4,)) for name in "ab")
+    array = zarr.open_group(other.path, mode="r+", zarr_format=2)["data"]
+    array.create_array("angle", data=other["angle"].astype("f8"), chunks=(4,), overwrite=True)
+    with pytest.raises(ValueError, match=r"angle: float64 \[\] against float32 \[\]; a dataset needs them"):
+        robot_rl("data merge", f"datasets=[{one.path},{other.path}]", f"out={tmp_path}/m.zarr")
 
 
 def test_datasets_of_different_actors_are_merged_and_each_step_keeps_who_acted(
