@@ -17,7 +17,7 @@ from robot_rl.cli.progress import progress
 from robot_rl.data.raw.derive import DeriveConfig, derive
 from robot_rl.envs.scene_state import SCENE, SceneState
 from robot_rl.envs.task import TaskConfig, without_cameras
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import mistakes
 from robot_rl.factory import make_env
 from robot_rl.hardware.recording.episode import DamagedEpisode
 from robot_rl.hardware.recording.raw import RawDataset
@@ -103,8 +103,6 @@ def derive_config(config: Config, raw: RawDataset, ended: ExitStack) -> DeriveCo
     cameras = config.cameras
     if cameras is None and environment is not None:
         cameras = environment["observation_spec"]["cameras"]
-    if cameras is not None and len(set(cameras)) < len(cameras):
-        raise UserError(f"cameras={cameras}: name each once")
     return DeriveConfig(
         rate=rate,
         cameras=None if cameras is None else tuple(cameras),

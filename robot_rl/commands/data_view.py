@@ -1,7 +1,7 @@
 """Write an HTML page that shows a dataset: images, actions, outcomes, and signs of bad data.
 
-The page is one self-contained file. Recordings are shown as the dataset that `robot-rl data derive`
-would make of them.
+The page is one self-contained file, which replaces no other. Recordings are shown as the dataset that
+`robot-rl data derive` would make of them.
 """
 
 import sys
@@ -12,6 +12,7 @@ from pathlib import Path
 from robot_rl.cli.progress import progress
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.kinds import how_to_convert, kind_of
+from robot_rl.data.merge import atomic_outputs
 from robot_rl.data.raw.derive import DeriveConfig, derive
 from robot_rl.data.summary import dataset_lines, raw_lines
 from robot_rl.data.view.page import write_page
@@ -25,11 +26,13 @@ class Config:
     dataset: str = "???"
     """Dataset, or folder of recordings."""
     out: str | None = None
-    """Page to write; null for one beside the dataset with its name."""
+    """Page to write; null for one beside the dataset with its name: x.html of x.zarr or x.raw."""
     render: bool = False
     """Render images from saved simulator states, for a dataset without cameras."""
     rate: float = 20.0
     """Steps per second, for recordings."""
+    cameras: list[str] | None = None
+    """Cameras to show, for recordings; null for all, whose images must have one size."""
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < float("inf"):
@@ -42,17 +45,25 @@ def run(config: Config) -> None:
     with mistakes():
         if out.is_dir():
             raise UserError(f"out={out} is a folder; name a file")
-        match kind_of(path):
-            case "dataset":
-                dataset = Dataset(path)
-                with progress(dataset.num_episodes, "view", "episodes") as show:
-                    lines = dataset_lines(path)
-                    write_page(dataset, out, lines, render=config.render, show=show.update)
-            case "raw":
-                _raw(path, out, config)
-            case _:
-                raise UserError(how_to_convert(path))
+        kind = kind_of(path)
+        # Checked before a dataset is read, which takes time.
+        with atomic_outputs(out) as (building,):
+            match kind:
+                case "dataset":
+                    _dataset(path, building, config)
+                case "raw":
+                    _raw(path, building, config)
+                case _:
+                    raise UserError(how_to_convert(path))
     print(f"{out}: {out.stat().st_size / 1e6:.1f} MB")
+
+
+def _dataset(path: Path, out: Path, config: Config) -> None:
+    if config.cameras is not None:
+        raise UserError(f"cameras=… is for recordings, and {path} is a dataset: leave it out")
+    dataset = Dataset(path)
+    with progress(dataset.num_episodes, "view", "episodes") as show:
+        write_page(dataset, out, dataset_lines(path), render=config.render, show=show.update)
 
 
 def _raw(path: Path, out: Path, config: Config) -> None:
@@ -62,7 +73,8 @@ def _raw(path: Path, out: Path, config: Config) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / path.name
         with progress(len(raw.episodes), "derive", "episodes") as show:
-            derived = derive(raw, place, DeriveConfig(config.rate, outcomes=OUTCOMES), show.update)
+            cameras = None if config.cameras is None else tuple(config.cameras)
+            derived = derive(raw, place, DeriveConfig(config.rate, cameras, OUTCOMES), show.update)
         left_out = [f"Recording {number} is not shown: {why}" for number, why in derived.left_out.items()]
         for remark in left_out:
             print(remark, file=sys.stderr)

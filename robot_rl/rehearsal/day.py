@@ -153,7 +153,7 @@ class Day:
             raise UserError(f"{raw} has {count} successful episodes, not {plan.demonstrations}: run it again")
         self._dataset(raw, data)
         self._terminal.run(["data", "validate", f"dataset={data}"])
-        self._terminal.run(["data", "view", f"dataset={data}"])
+        self._view(data)
 
     def _teleoperate(self, left: int, raw: Path, codes: tuple[int, ...]) -> int:
         """Collect `left` successful demonstrations; returns the command's exit code, one of `codes`."""
@@ -246,7 +246,7 @@ class Day:
             for out in self._deploy(
                 policy, more, self._plan.episodes, PersonConfig("watch"), program=program
             ):
-                self._terminal.run(["data", "view", f"dataset={self._recorded(out)}"])
+                self._view(self._recorded(out))
 
     # ---- commands --------------------------------------------------------------------------------------
 
@@ -316,6 +316,11 @@ class Day:
                     meanwhile=lambda person=person: self._attend(person),  # type: ignore[misc]
                 )
         raise UserError(f"{name}: not {episodes} episodes in {_ATTEMPTS} deployments; see {folder}")
+
+    def _view(self, data: Path) -> None:
+        # A stage that is run again may have made it.
+        if not data.with_suffix(".html").exists():
+            self._terminal.run(["data", "view", f"dataset={data}"])
 
     def _dataset(self, raw: Path, out: Path) -> None:
         if not out.exists():

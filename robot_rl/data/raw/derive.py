@@ -51,6 +51,10 @@ class DeriveConfig:
     environment: Mapping[str, Any] | None = None
     """Environment description of the served simulated task; None for a real robot."""
 
+    def __post_init__(self) -> None:
+        if self.cameras is not None and len(set(self.cameras)) < len(self.cameras):
+            raise ValueError(f"cameras=[{','.join(self.cameras)}]: name each once")
+
 
 @dataclass(frozen=True)
 class DeriveResult:

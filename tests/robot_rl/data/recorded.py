@@ -77,6 +77,8 @@ class Motion:
     refused: Callable[[float], Code | None] = lambda t: None
     lost: Callable[[str, float], bool] = lambda stream, t: False
     cameras: tuple[str, ...] = ("front", "wrist")
+    widths: dict[str, int] = field(default_factory=dict)
+    """Widths of images by camera that are not `WIDTH`."""
     encoding: Encoding = "rgb8"
     latency: Latency | None = None
     outcome: Outcome = "success"
@@ -159,15 +161,16 @@ def _state(motion: Motion, number: int, t: float, commands: list[Commanded]) -> 
 
 
 def _image(motion: Motion, camera: str, number: int, t: float) -> bytes:
-    pixels = np.full((HEIGHT, WIDTH, 3), number % 256, np.uint8)
+    width = motion.widths.get(camera, WIDTH)
+    pixels = np.full((HEIGHT, width, 3), number % 256, np.uint8)
     frame = Frame(
         camera=camera, number=number, t_capture=BEGUN + round(t * SECOND), t_capture_raw=0, t_recv=1,
-        height=HEIGHT, width=WIDTH, encoding=motion.encoding, dropped=0,
+        height=HEIGHT, width=width, encoding=motion.encoding, dropped=0,
     )  # fmt: skip
     if motion.encoding == "jpeg":
         return encode_image(frame, compress(pixels, 95))
     if motion.encoding == "depth16":
-        return encode_image(frame, np.zeros((HEIGHT, WIDTH), "<u2").data)
+        return encode_image(frame, np.zeros((HEIGHT, width), "<u2").data)
     return encode_image(frame, pixels.data)
 
 

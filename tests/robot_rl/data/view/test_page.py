@@ -145,6 +145,38 @@ def test_recordings_are_shown_with_their_events(tmp_path: Path, capsys: pytest.C
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.html", "x.raw"]
 
 
+def test_recordings_of_cameras_of_several_sizes_are_shown_as_the_message_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = record(tmp_path / "x.raw", Motion(seconds=1.0, widths={"wrist": 48}))
+    assert main(["data", "view", f"dataset={root}"]) == 2
+    told = "several sizes (front 32x24, wrist 48x24): name some with cameras=[…]"
+    assert told in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["x.raw"]
+    for cameras, answer in (
+        ("front,front", "cameras=[front,front]: name each once"),
+        ("top", "has no images of top; it has front, wrist"),
+    ):
+        assert main(["data", "view", f"dataset={root}", f"cameras=[{cameras}]"]) == 2
+        assert answer in capsys.readouterr().err
+    assert main(["data", "view", f"dataset={root}", "cameras=[wrist]"]) == 0
+    assert set(data_of(tmp_path / "x.html")["episodes"][0]["videos"]) == {"wrist"}
+
+
+def test_a_page_replaces_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "x.zarr", (4,)).path
+    root = record(tmp_path / "x.raw", Motion(seconds=1.0))
+    page = tmp_path / "x.html"
+    page.write_text("mine")
+    for dataset in (path, root):
+        assert main(["data", "view", f"dataset={dataset}"]) == 2
+        told = f"robot-rl: {page} exists; choose another path, or remove it"
+        assert capsys.readouterr().err.splitlines() == [told]
+    assert page.read_text() == "mine"
+    assert main(["data", "view", f"dataset={root}", f"out={tmp_path}/y.html"]) == 0
+    assert sorted(child.name for child in tmp_path.iterdir()) == ["x.html", "x.raw", "x.zarr", "y.html"]
+
+
 @pytest.mark.full
 def test_states_are_drawn_where_there_is_no_camera(demonstrations: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.html"
@@ -179,6 +211,7 @@ def test_a_browser_shows_it_without_an_error(page_of_bad: Path, tmp_path: Path) 
         (["out=."], "out=. is a folder; name a file"),
         (["render=true"], "has no saved states"),
         (["rate=0"], "rate=0: it must be more than 0"),
+        (["cameras=[front]"], "cameras=… is for recordings, and"),
     ],
 )
 def test_what_cannot_be_shown_is_answered_in_a_line(
