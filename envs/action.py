@@ -51,8 +51,15 @@ def spec_to_list(spec: ActionSpec) -> list[dict[str, Any]]:
 
 
 def spec_from_list(dims: list[dict[str, Any]]) -> ActionSpec:
-    """The inverse of `spec_to_list`."""
-    return tuple(ActionDim(**dim) for dim in dims)
+    """The inverse of `spec_to_list`.
+
+    Raises:
+        ValueError: if it is no such list.
+    """
+    try:
+        return tuple(ActionDim(**dim) for dim in dims)
+    except TypeError as error:
+        raise ValueError(f"action_spec is damaged ({error})") from error
 
 
 def checked_action(action: np.ndarray, size: int) -> np.ndarray:

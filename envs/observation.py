@@ -7,6 +7,7 @@ training and in deployment.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import index
 
 import gymnasium as gym
 import numpy as np
@@ -51,18 +52,22 @@ class ObservationSpec:
         """Convert from the dict that `as_dict` returns, usually read from a file.
 
         Raises:
-            ValueError: if a name is not valid; see `check_name`.
+            ValueError: if it is not such a dict, or a name is not valid; see `check_name`.
         """
-        for name in (*spec["state_keys"], *spec["cameras"]):
+        try:
+            height, width = map(index, spec["image_size"])
+            made = cls(
+                tuple(spec["state_keys"]),
+                tuple(map(index, spec["state_dims"])),
+                tuple(spec["cameras"]),
+                (height, width),
+                bool(spec.get("instruction", False)),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"observation_spec is damaged ({error!r})") from error
+        for name in (*made.state_keys, *made.cameras):
             check_name(name)
-        height, width = spec["image_size"]
-        return cls(
-            tuple(spec["state_keys"]),
-            tuple(spec["state_dims"]),
-            tuple(spec["cameras"]),
-            (height, width),
-            bool(spec.get("instruction", False)),
-        )
+        return made
 
 
 def check_name(name: str) -> str:

@@ -1,6 +1,7 @@
 """Converts datasets between formats; the source stays, the result appears complete or not at all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -119,9 +120,11 @@ def convert(request: ConvertRequest, show: Show) -> ConvertResult:
     with atomic_outputs(request.out) as (building,):
         match request.kind, request.target:
             case "robomimic", _:
-                return _from_robomimic(request, building, show)
+                with _named(request.source):
+                    return _from_robomimic(request, building, show)
             case "lerobot", _:
-                return _from_lerobot(request, building, show)
+                with _named(request.source):
+                    return _from_lerobot(request, building, show)
             case _, "robomimic":
                 return _to_robomimic(request, building, show)
             case _, "lerobot":
@@ -134,6 +137,17 @@ def convert(request: ConvertRequest, show: Show) -> ConvertResult:
             show=show,
         )
         return ConvertResult(made.num_episodes, made.num_steps)
+
+
+@contextmanager
+def _named(source: Path) -> Iterator[None]:
+    """Name the file in errors that do not, as those of a writer of what was read from it."""
+    try:
+        yield
+    except ValueError as error:
+        if str(source) in str(error):
+            raise
+        raise ValueError(f"{source}: {error}") from error
 
 
 def _to_robomimic(request: ConvertRequest, building: Path, show: Show) -> ConvertResult:

@@ -1,31 +1,88 @@
-"""Reads and validates a LeRobotDataset v3.0."""
+"""Reads and validates a LeRobotDataset v3.0.
+
+It may come from anywhere: what its metadata say is checked before it is used.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final, NotRequired, TypedDict
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robot_rl.data.dataset import FORMAT_VERSION
+from robot_rl.data.episode_notes import Collection
 from robot_rl.data.formats.lerobot import layout
 from robot_rl.data.formats.lerobot.layout import Place
 from robot_rl.data.formats.lerobot.videos import read_video, video_at
 
-_INFO = ("codebase_version", "fps", "features", "total_episodes", "total_frames", "data_path")
-_EPISODE = (
-    "episode_index",
-    "tasks",
-    "length",
-    "data/chunk_index",
-    "data/file_index",
-    "dataset_from_index",
-    "dataset_to_index",
+_Number = Annotated[int, msgspec.Meta(ge=0)]
+_Shape = list[Annotated[int, msgspec.Meta(ge=1)]]
+_Time = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
+
+class _Feature(TypedDict):
+    dtype: str
+    shape: _Shape
+
+
+class _Info(TypedDict):
+    """Form of `meta/info.json`, as far as it is used here."""
+
+    fps: float
+    features: dict[str, Any]
+    total_episodes: int
+    total_frames: int
+    data_path: str
+    video_path: NotRequired[str | None]
+
+
+_Episode = TypedDict(
+    "_Episode",
+    {
+        "episode_index": _Number,
+        "tasks": list[str],
+        "length": _Number,
+        "data/chunk_index": _Number,
+        "data/file_index": _Number,
+        "dataset_from_index": _Number,
+        "dataset_to_index": _Number,
+    },
 )
+"""Form of a row of the episode table, without the columns of videos."""
+_VIDEO_COLUMNS: Final = {
+    "chunk_index": _Number,
+    "file_index": _Number,
+    "from_timestamp": _Time,
+    "to_timestamp": _Time,
+}
+
+
+class _Environment(TypedDict):
+    observation_spec: dict[str, Any]
+
+
+class _Outcome(TypedDict):
+    success: bool
+    seed: int
+
+
+class _Own(TypedDict):
+    """Form of `meta/robot_rl.json`."""
+
+    environment: _Environment
+    collection: Collection
+    columns: dict[str, tuple[str, list[_Number], str]]
+    state: dict[str, list[_Number]]
+    episodes: list[_Outcome]
+    instructions: NotRequired[bool]
+
+
 _TIME = 1e-3
 """Tolerance of time stamps, s."""
 
@@ -47,14 +104,19 @@ class LeRobotFiles:
             raise ValueError(
                 f"{path} is a LeRobotDataset {version}, this program reads {layout.VERSION}: {advice}"
             )
-        if missing := [key for key in _INFO if key not in self.info]:
-            raise ValueError(f"{path}/{layout.INFO} lacks {', '.join(missing)}")
-        self.features = dict(self.info["features"])
-        wanted = ("dtype", "shape")
-        if wrong := [name for name, one in self.features.items() if not all(key in one for key in wanted)]:
-            raise ValueError(f"{path}/{layout.INFO}: the features {', '.join(wrong)} lack dtype or shape")
+        check_form(path / layout.INFO, self.info, _Info)
+        self.features: dict[str, Any] = self.info["features"]
+        for name, feature in self.features.items():
+            check_form(f"the feature {name} of {path}/{layout.INFO}", feature, _Feature)
+        if wrong := [name for name in self.numbers if not is_numeric(self.features[name]["dtype"])]:
+            raise ValueError(
+                f"{path}/{layout.INFO}: the feature {wrong[0]} is of the dtype "
+                f"{self.features[wrong[0]]['dtype']!r:.100}, which is not known"
+            )
+        if self.videos and self.info.get("video_path") is None:
+            raise ValueError(f"{path}/{layout.INFO} lacks video_path, and {self.videos[0]} is a video")
         self.fps = float(self.info["fps"])
-        if not self.fps > 0:
+        if not 0 < self.fps < float("inf"):
             raise ValueError(f"{path}/{layout.INFO} says fps {self.fps:g}: it must be more than 0")
         self._open: tuple[Path, pa.Table] | None = None
 
@@ -63,7 +125,7 @@ class LeRobotFiles:
         """Rows of the episode table, in order, without statistics.
 
         Raises:
-            ValueError: if it is missing or lacks a column.
+            ValueError: if it is missing, lacks a column, or has something else in one.
         """
         files = sorted((self.path / "meta" / "episodes").glob("*/*.parquet"))
         if not files:
@@ -71,10 +133,12 @@ class LeRobotFiles:
         rows: list[dict[str, Any]] = []
         for file in files:
             table = read_table(file)
-            wanted = [*_EPISODE, *self._video_columns()]
-            if missing := [name for name in wanted if name not in table.column_names]:
+            form = {**_Episode.__annotations__, **self._video_columns()}
+            if missing := [name for name in form if name not in table.column_names]:
                 raise ValueError(f"{file} lacks {', '.join(missing)}")
-            rows += table.select(wanted).to_pylist()
+            for name, kind in form.items():
+                check_form(f"{name} of {file}", table[name].to_pylist(), list[kind])  # type: ignore[valid-type]
+            rows += table.select(list(form)).to_pylist()
         return sorted(rows, key=lambda row: row["episode_index"])
 
     @cached_property
@@ -90,6 +154,7 @@ class LeRobotFiles:
         if "task_index" not in table.column_names or not names:
             raise ValueError(f"{self.path}/{layout.TASKS} lacks task or task_index")
         numbers, texts = table["task_index"].to_pylist(), table[names[0]].to_pylist()
+        check_form(f"task_index of {self.path}/{layout.TASKS}", numbers, list[int])
         return [str(text) for _, text in sorted(zip(numbers, texts, strict=True))]
 
     @cached_property
@@ -109,11 +174,14 @@ class LeRobotFiles:
             raise ValueError(
                 f"{file} is damaged ({error}); without it the rest can still be converted"
             ) from error
-        if version > FORMAT_VERSION:
+        if not isinstance(version, int) or version > FORMAT_VERSION:
             raise ValueError(
                 f"{file} was made of a dataset of format {version}; this program reads up to "
                 f"{FORMAT_VERSION}: use the newer program that wrote it"
             )
+        check_form(file, own, _Own)
+        if wrong := [key for key, (_, _, dtype) in own["columns"].items() if not is_numeric(dtype)]:
+            raise ValueError(f"{file}: the column {wrong[0]} is of an unknown dtype")
         return own
 
     @property
@@ -158,13 +226,18 @@ class LeRobotFiles:
         Raises:
             ValueError: if it is missing, or its shape or dtype differs from info.json.
         """
+        if name not in self.numbers:
+            raise ValueError(f"{self.path}/{layout.INFO}: {name} is no feature of numbers")
         if name not in table.column_names:
             raise ValueError(f"{self.path}: the tables lack {name}, which is a feature")
         shape, dtype = self.features[name]["shape"], np.dtype(self.features[name]["dtype"])
         column = table[name].combine_chunks()
         while pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
             column = column.flatten()
-        values = column.to_numpy(zero_copy_only=False)
+        try:
+            values = column.to_numpy(zero_copy_only=False)
+        except pa.ArrowException as error:
+            raise ValueError(f"{self.path}: {name} holds no numbers ({error})") from error
         size = int(np.prod(shape))
         if values.dtype != dtype or values.size != table.num_rows * size:
             told = f"{values.dtype}, {values.size} numbers for {table.num_rows} steps"
@@ -192,9 +265,28 @@ class LeRobotFiles:
     def _place(self, row: Mapping[str, Any]) -> Place:
         return Place(int(row["data/chunk_index"]), int(row["data/file_index"]))
 
-    def _video_columns(self) -> list[str]:
-        names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
-        return [f"videos/{key}/{name}" for key in self.videos for name in names]
+    def _video_columns(self) -> dict[str, Any]:
+        return {f"videos/{key}/{name}": kind for key in self.videos for name, kind in _VIDEO_COLUMNS.items()}
+
+
+def check_form(what: object, content: Any, form: Any) -> None:
+    """Check that content that was read has the form that a type describes; more keys are allowed.
+
+    Raises:
+        ValueError: if it has not; says in `what`, and where.
+    """
+    try:
+        msgspec.convert(content, form)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{what} is damaged: {error}; copy the dataset again") from error
+
+
+def is_numeric(dtype: str) -> bool:
+    """Whether this is the name of a dtype of booleans, integers or floats."""
+    try:
+        return np.dtype(dtype).kind in "biuf"
+    except (TypeError, ValueError, SyntaxError):
+        return False
 
 
 def _read_info(path: Path) -> dict[str, Any]:

@@ -102,6 +102,8 @@ class _Own:
                 f"{files.path}/{layout.OWN} knows {len(own['episodes'])} episodes, and there are "
                 f"{len(files.episodes)}: remove that file to convert them as another's"
             )
+        if [row["episode_index"] for row in files.episodes] != list(range(len(files.episodes))):
+            raise ValueError(f"{files.path}: an episode is missing or there twice; copy the dataset again")
 
     def episode(self, row: Mapping[str, Any], table: pa.Table) -> tuple[dict[str, Any], bool, int]:
         """Arrays, success and seed of an episode."""
@@ -256,7 +258,10 @@ def _images(files: LeRobotFiles, row: Mapping[str, Any], name: str) -> Streamed:
 
 
 def _pictures(files: LeRobotFiles, row: Mapping[str, Any], name: str) -> Iterator[NDArray[np.uint8]]:
-    for picture in files.table(row)[name].to_pylist():
+    table = files.table(row)
+    if name not in table.column_names:
+        raise ValueError(f"{files.path}: the tables lack {name}, which is a feature")
+    for picture in table[name].to_pylist():
         try:
             # Other formats may start programs.
             opened = Image.open(io.BytesIO(picture["bytes"]), formats=("PNG", "JPEG"))

@@ -15,7 +15,17 @@ from numpy.typing import NDArray
 
 from robot_rl.data.episode_notes import without_notes
 from robot_rl.data.formats.robomimic.exporter import flat_size
-from robot_rl.data.formats.robomimic.file import IMAGE, MADE, OWN, RobomimicFile, array, missing_actions
+from robot_rl.data.formats.robomimic.file import (
+    IMAGE,
+    MADE,
+    OWN,
+    RobomimicFile,
+    array,
+    attribute,
+    group,
+    missing_actions,
+    numbers,
+)
 from robot_rl.data.raw.steps import single
 from robot_rl.data.writer import DatasetWriter, Episode
 from robot_rl.envs.observation import IMAGE_PREFIX
@@ -54,10 +64,11 @@ def import_own(file: RobomimicFile, out: Path, show: Show) -> Imported:
         if missing := {OWN, "obs", "rewards"} - demo.keys():
             raise ValueError(f"{file.path}: {demo.name} lacks {', '.join(sorted(missing))}")
         episode: dict[str, Any] = {"applied_action": array(demo, "actions"), "reward": array(demo, "rewards")}
-        episode |= {key: array(demo[OWN], key) for key in demo[OWN]}
-        for key in demo["obs"].keys() - set(own.get(MADE, ())):
+        more, observed = group(demo, OWN), group(demo, "obs")
+        episode |= {key: array(more, key) for key in more}
+        for key in observed.keys() - set(own.get(MADE, ())):
             here = IMAGE_PREFIX + key.removesuffix(IMAGE) if key.endswith(IMAGE) else key
-            episode[here] = array(demo["obs"], key)
+            episode[here] = array(observed, key)
         writer.append(episode, success=bool(known[name]["success"]), seed=int(known[name]["seed"]))
         show(writer.num_episodes)
     return Imported(writer.num_episodes, writer.num_steps)
@@ -164,16 +175,16 @@ def _problems(demo: Any, env: RobosuiteEnv) -> list[str]:
     if problem := missing_actions(demo):
         return [problem]
     found = []
-    number, size = demo["actions"].shape
+    number, size = numbers(demo, "actions").shape
     if size != env.sim.action_dim:
         found.append(f"{demo.name}/actions has {size} numbers a step, the task {env.sim.action_dim}")
     if "states" not in demo:
         found.append(f"{demo.name}/states is missing: robosuite's flattened states are needed")
-    elif demo["states"].shape != (number, flat_size(env)):
+    elif (shape := numbers(demo, "states").shape) != (number, flat_size(env)):
         wanted = [number, flat_size(env)]
-        found.append(f"{demo.name}/states is {list(demo['states'].shape)}, the task's model has {wanted}")
+        found.append(f"{demo.name}/states is {list(shape)}, the task's model has {wanted}")
     if "model_file" in demo.attrs:
-        theirs, ours = _joints(str(demo.attrs["model_file"])), _joints(env.sim.sim.model.get_xml())
+        theirs, ours = _joints(str(attribute(demo, "model_file"))), _joints(env.sim.sim.model.get_xml())
         if theirs != ours:
             found.append(
                 f"{demo.name}: its model has other joints than the task's: {', '.join(sorted(theirs ^ ours))}"
@@ -226,9 +237,11 @@ def _stored_images(demo: Any, env: RobosuiteEnv, length: int) -> dict[str, NDArr
     if env.task.render != "robosuite" or "obs" not in demo:
         return {}
     found = {}
+    observed = group(demo, "obs")
     for camera in spec.cameras:
-        if (key := f"{camera}{IMAGE}") in demo["obs"] and demo["obs"][key].shape[1:] == (*spec.image_size, 3):
-            found[IMAGE_PREFIX + camera] = array(demo["obs"], key)[:length].astype(np.uint8)
+        key = f"{camera}{IMAGE}"
+        if key in observed and numbers(observed, key).shape[1:] == (*spec.image_size, 3):
+            found[IMAGE_PREFIX + camera] = array(observed, key)[:length].astype(np.uint8)
     return found
 
 
@@ -237,6 +250,8 @@ def _picked(collection: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, 
     notes = collection.get("episodes") or collection.get("recorded", {}).get("episodes")
     if notes is None or list(numbers) == list(range(len(notes))):
         return dict(collection)
+    if unknown := [number for number in numbers if not 0 <= number < len(notes)]:
+        raise ValueError(f"its collection knows {len(notes)} episodes, and not number {unknown[0]}")
     return {**without_notes(collection), "episodes": [notes[number] for number in numbers]}
 
 
@@ -250,7 +265,7 @@ def _arm(config: Any) -> Mapping[str, Any]:
     if not isinstance(parts, Mapping):
         return config
     parts = parts.get("arms", parts)
-    arm = parts.get("right", {})
+    arm = parts.get("right", {}) if isinstance(parts, Mapping) else {}
     return arm if isinstance(arm, Mapping) else {}
 
 

@@ -376,6 +376,111 @@ def test_what_another_lacks_is_named_and_nothing_is_made(
     assert [child.name for child in tmp_path.iterdir()] == ["other"]
 
 
+INFO, OWN = "meta/info.json", "meta/robot_rl.json"
+TABLES = {
+    "tasks": "meta/tasks.parquet",
+    "episodes": "meta/episodes/chunk-000/file-000.parquet",
+    "data": "data/chunk-000/file-000.parquet",
+}
+
+
+def told(file: str, *names: Any, value: Any = None) -> Callable[[Path], None]:
+    """Replaces a value in a JSON file, to which the names lead; `...` takes it out."""
+
+    def damage(path: Path) -> None:
+        content = json.loads((path / file).read_text())
+        inner = content
+        for name in names[:-1]:
+            inner = inner[name]
+        if value is ...:
+            del inner[names[-1]]
+        else:
+            inner[names[-1]] = value
+        (path / file).write_text(json.dumps(content))
+
+    return damage
+
+
+def cell(table: str, column: str, value: Any) -> Callable[[Path], None]:
+    """Replaces a column of a table by one with this value in every row."""
+
+    def damage(path: Path) -> None:
+        found = pq.read_table(path / TABLES[table])
+        at = found.column_names.index(column)
+        values = pa.array([value] * found.num_rows)
+        pq.write_table(found.set_column(at, column, values), path / TABLES[table])
+
+    return damage
+
+
+def tasks_of_another(path: Path) -> None:
+    cell("tasks", "task_index", None)(path)
+    (path / OWN).unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "answer"),
+    [
+        (told(INFO, "fps"), "{path}/meta/info.json is damaged: Expected `float`, got `null` - at `$.fps`"),
+        (told(INFO, "fps", value=float("inf")), "{path}/meta/info.json says fps inf"),
+        (
+            told(INFO, "features", value=[1]),
+            "{path}/meta/info.json is damaged: Expected `object`, got `array`",
+        ),
+        (told(INFO, "features", "action", value=3), "the feature action of {path}/meta/info.json is damaged"),
+        (
+            told(INFO, "features", "action", "shape", value=[-3]),
+            "the feature action of {path}/meta/info.json is damaged",
+        ),
+        (
+            told(INFO, "features", "action", "dtype", value="float33"),
+            "{path}/meta/info.json: the feature action is of the dtype 'float33', which is not known",
+        ),
+        (
+            told(INFO, "features", "action", "dtype", value="string"),
+            "{path}/meta/info.json: action is no feature of numbers",
+        ),
+        (
+            told(INFO, "data_path", value=...),
+            "{path}/meta/info.json is damaged: Object missing required field",
+        ),
+        (told(INFO, "video_path", value=...), "{path}/meta/info.json lacks video_path"),
+        (told(OWN, "columns", value=...), "{path}/meta/robot_rl.json is damaged: Object missing"),
+        (told(OWN, "columns", "extra", 2, value="x"), "{path}/meta/robot_rl.json: the column extra"),
+        (told(OWN, "environment", value=[]), "{path}/meta/robot_rl.json is damaged: Expected `object`"),
+        (told(OWN, "environment", "observation_spec", "image_size"), "{path}: observation_spec is damaged"),
+        (told(OWN, "collection", "recorded", value=[]), "{path}/meta/robot_rl.json is damaged"),
+        (told(OWN, "format", value="x"), "{path}/meta/robot_rl.json was made of a dataset of format x"),
+        (tasks_of_another, "task_index of {path}/meta/tasks.parquet is damaged"),
+        (cell("episodes", "length", None), "length of {path}/meta/episodes/chunk-000/file-000.parquet is"),
+        (cell("episodes", "tasks", "put"), "tasks of {path}/meta/episodes/chunk-000/file-000.parquet is"),
+        (cell("episodes", "episode_index", 0), "{path}: an episode is missing or there twice"),
+        (
+            cell("episodes", "videos/observation.images.front/from_timestamp", float("nan")),
+            "from_timestamp of {path}/meta/episodes/chunk-000/file-000.parquet is damaged",
+        ),
+        (cell("data", "action", "x"), "{path}: action is "),
+        (cell("data", "observation.state", {"a": 1}), "{path}: observation.state "),
+    ],
+)
+def test_malformed_metadata_are_told_in_a_line_that_names_the_file(
+    videos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Path], None],
+    answer: str,
+) -> None:
+    path = tmp_path / "copy"
+    shutil.copytree(videos, path)
+    damage(path)
+    assert main(["data", "convert", f"dataset={path}", f"out={tmp_path}/x.zarr"]) == 2
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("robot-rl: ")]
+    assert answer.format(path=path) in said
+    assert [child.name for child in tmp_path.iterdir()] == ["copy"]
+    # Raises nothing.
+    find_problems(path)
+
+
 def columns(path: Path) -> tuple[Path, pa.Table]:
     """The file of the steps, and its table."""
     file = path / "data/chunk-000/file-000.parquet"

@@ -369,6 +369,146 @@ def test_what_a_file_lacks_is_named_and_nothing_is_made(
     assert answer in refusal(collected, damage, tmp_path, capsys)
 
 
+def replaced(name: str, content: Any) -> Callable[[h5py.File], None]:
+    """Puts something else, or a group for None, where an array was."""
+
+    def damage(file: h5py.File) -> None:
+        del file[name]
+        if content is None:
+            file.create_group(name)
+        else:
+            file[name] = content
+
+    return damage
+
+
+def attribute(owner: str, name: str, content: Any) -> Callable[[h5py.File], None]:
+    def damage(file: h5py.File) -> None:
+        file[owner].attrs[name] = content
+
+    return damage
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand) -> Path:
+    """A file of a robot, with images."""
+    folder = tmp_path_factory.mktemp("small")
+    one = write(folder / "a.zarr", (4, 5), ("front",))
+    robot_rl("data convert", f"dataset={one.path}", f"out={folder}/a.hdf5")
+    return folder / "a.hdf5"
+
+
+ACTIONS, IMAGES = "data/demo_1/actions", "data/demo_1/obs/front_image"
+
+
+@pytest.mark.parametrize(
+    ("damage", "answer"),
+    [
+        (replaced(ACTIONS, None), "/data/demo_1/actions is no array"),
+        (replaced(ACTIONS, np.array(["a", "b"], "S")), "/data/demo_1/actions is no array of numbers"),
+        (replaced(ACTIONS, 3.0), "/data/demo_1/actions is no array of numbers"),
+        (replaced(ACTIONS, h5py.Empty("f4")), "/data/demo_1/actions is no array of numbers"),
+        (replaced(ACTIONS, h5py.SoftLink("/nowhere")), "/data/demo_1/actions is missing"),
+        (replaced("data/demo_1", np.zeros(3)), "/data/demo_1 is no group"),
+        (replaced("data/demo_1/obs", np.zeros(3)), "/data/demo_1/obs is no group"),
+        (replaced("data/demo_1/robot_rl", np.zeros(3)), "/data/demo_1/robot_rl is no group"),
+        (replaced(IMAGES, None), "/data/demo_1/obs/front_image is no array"),
+        (replaced(IMAGES, np.zeros((5, 2, 2, 3))), "the episode differs from those"),
+        (attribute("data", "robot_rl", "[1]"), "/data has no readable attribute robot_rl (Expected `object`"),
+        (attribute("data", "robot_rl", np.zeros(3)), "/data has no readable attribute robot_rl"),
+        (attribute("data/demo_1", "robot_rl", '{"number": "x", "success": 1, "seed": 0}'), "Expected `int`"),
+        (
+            attribute("data/demo_1", "robot_rl", '{"number": 7, "success": true, "seed": 0}'),
+            "knows 2 episodes, and not number 7",
+        ),
+    ],
+)
+def test_what_is_something_else_in_a_file_is_named_with_the_file(
+    small: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Any], None],
+    answer: str,
+) -> None:
+    (said,) = [
+        line
+        for line in refusal(small, damage, tmp_path, capsys).splitlines()
+        if line.startswith("robot-rl: ")
+    ]
+    assert answer in said
+    assert f"{tmp_path}/demo.hdf5" in said
+
+
+@pytest.mark.parametrize("value", ["many", np.zeros(3), h5py.Empty("f4")])
+def test_counts_that_are_no_numbers_are_faults(small: Path, tmp_path: Path, value: Any) -> None:
+    path = tmp_path / "x.hdf5"
+    shutil.copy(small, path)
+    with h5py.File(path, "r+") as file:
+        file["data"].attrs["total"] = value
+    (fault,) = find_problems(path)
+    assert f"{path}: the attribute total of /data is no whole number" in fault
+
+
+def test_a_damaged_chunk_of_images_is_a_fault(small: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.hdf5"
+    shutil.copy(small, path)
+    with h5py.File(path, "r") as file:
+        chunk = file[IMAGES].id.get_chunk_info(2)
+    with path.open("r+b") as raw:
+        raw.seek(chunk.byte_offset)
+        raw.write(bytes(chunk.size))
+    (fault,) = find_problems(path)
+    assert fault.startswith(f"{path} is damaged: /{IMAGES} cannot be read")
+
+
+def external_link(file: h5py.File) -> None:
+    del file[ACTIONS]
+    file[ACTIONS] = h5py.ExternalLink("other.hdf5", "x")
+
+
+def external_demonstrations(file: h5py.File) -> None:
+    del file["data"]
+    file["data"] = h5py.ExternalLink("other.hdf5", "/")
+
+
+def external_storage(file: h5py.File) -> None:
+    del file[ACTIONS]
+    file.create_dataset(ACTIONS, (5, 3), "f4", external=[("other.bin", 0, h5py.h5f.UNLIMITED)])
+
+
+def virtual(file: h5py.File) -> None:
+    del file[ACTIONS]
+    found = h5py.VirtualLayout((5, 3), "f4")
+    found[:] = h5py.VirtualSource("other.hdf5", "x", (5, 3))
+    file.create_virtual_dataset(ACTIONS, found)
+
+
+@pytest.mark.parametrize(
+    ("damage", "answer"),
+    [
+        (external_link, "data/demo_1/actions is a link to another file, which is not followed"),
+        (external_demonstrations, "data is a link to another file, which is not followed"),
+        (external_storage, "the content of /data/demo_1/actions is in another file, which is not read"),
+        (virtual, "the content of /data/demo_1/actions is in another file, which is not read"),
+    ],
+)
+def test_a_file_is_not_followed_to_other_files(
+    small: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[Any], None],
+    answer: str,
+) -> None:
+    monkeypatch.chdir(tmp_path.parent)
+    with h5py.File("other.hdf5", "w") as other:
+        other["x"] = np.zeros((5, 3), "f4")
+    Path("other.bin").write_bytes(bytes(60))
+    said = refusal(small, damage, tmp_path, capsys).splitlines()[-1]
+    assert said.startswith(f"robot-rl: {tmp_path}/demo.hdf5: {answer}")
+    assert any(answer in fault for fault in find_problems(tmp_path / "demo.hdf5"))
+
+
 def test_a_torn_file_and_one_of_a_newer_program_are_named(exported: Path, tmp_path: Path) -> None:
     torn = tmp_path / "torn.hdf5"
     torn.write_bytes(exported.read_bytes()[:5000])
@@ -384,7 +524,10 @@ def test_a_torn_file_and_one_of_a_newer_program_are_named(exported: Path, tmp_pa
 @pytest.mark.parametrize(
     ("damage", "answer"),
     [
-        (own_without("environment"), "the attribute robot_rl of /data lacks environment"),
+        (
+            own_without("environment"),
+            "/data has no readable attribute robot_rl (Object missing required field `environment`)",
+        ),
         (
             own_without("environment", "observation_spec"),
             "the environment of the attribute robot_rl has no observation_spec",
