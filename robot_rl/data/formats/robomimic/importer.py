@@ -140,10 +140,12 @@ def check_environment(file: RobomimicFile, environment: Mapping[str, Any], accep
         pairs["controller"] = arm.get("type"), environment["controller"]
         pairs["input_type"] = input_type(told), environment.get("input_type", "delta")
         largest = arm.get("output_max") if pairs["input_type"] == ("delta", "delta") else None
-        if isinstance(largest, list):
-            pairs["action_spec"] = [float(value) for value in largest[: len(scales)]], scales
-        elif largest is not None:
-            pairs["action_spec"] = [float(largest)] * len(scales), scales
+        if largest is not None:
+            values = largest if isinstance(largest, list) else [largest] * len(scales)
+            try:
+                pairs["action_spec"] = [float(value) for value in values[: len(scales)]], scales
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{file.path}: output_max of its controller holds no numbers") from error
     differing = [
         f"{key} was {then}, here it is {now}"
         for key, (then, now) in pairs.items()

@@ -328,6 +328,12 @@ def other_environment(file: h5py.File) -> None:
     file["data"].attrs["env_info"] = json.dumps(told)
 
 
+def no_output(file: h5py.File) -> None:
+    told = json.loads(file["data"].attrs["env_info"])
+    told["controller_configs"] = {"type": "OSC_POSE", "output_max": [None]}
+    file["data"].attrs["env_info"] = json.dumps(told)
+
+
 def other_model(file: h5py.File) -> None:
     model = file["data/demo_1"].attrs["model_file"]
     file["data/demo_1"].attrs["model_file"] = model.replace("cube_joint0", "ball_joint0")
@@ -355,6 +361,7 @@ def other_task(file: h5py.File) -> None:
         (without("data/demo_1", "data/demo_2"), "has no demonstration"),
         (empty_episode, "/data/demo_2/actions is [0, 7]: it has to be steps by numbers, and not empty"),
         (other_environment, "control_freq was 10, here it is 20; controller was JOINT_POSITION"),
+        (no_output, "demo.hdf5: output_max of its controller holds no numbers"),
         (other_model, "its model has other joints than the task's: ball_joint0, cube_joint0"),
         (other_task, "its model has other joints than the task's"),
     ],
