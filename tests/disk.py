@@ -25,9 +25,10 @@ class Disk:
             patch.setattr(os, name, self._rename(getattr(os, name)))
 
     def lost(self, path: Path) -> list[str]:
-        """What a power cut would take now of a file, or of a folder and all that is in it."""
+        """What a power cut would take now of a file, or of a folder and all that is in it but locks."""
         every = [path, *path.rglob("*")] if path.is_dir() else [path]
-        return sorted(str(one.relative_to(path.parent)) for one in every if not self._safe(one))
+        taken = [one for one in every if not one.name.endswith(".lock") and not self._safe(one)]
+        return sorted(str(one.relative_to(path.parent)) for one in taken)
 
     def _safe(self, path: Path) -> bool:
         names = self._kept.get(path.parent.stat().st_ino)

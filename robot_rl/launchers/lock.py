@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from robot_rl.errors import UserError
+from robot_rl.files.durable import make_folder
 
 LOCK: Final = ".lock"
 """Name of the lock inside a folder that is locked."""
@@ -27,7 +28,7 @@ def lock(file: Path, used: Path, user: str, option: str) -> Iterator[int]:
     Raises:
         UserError: if another process holds the lock.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     with file.open("w") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
