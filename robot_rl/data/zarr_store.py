@@ -24,7 +24,8 @@ from robot_rl.data.kinds import how_to_convert
 from robot_rl.files.durable import make_folder, replace_file
 
 _GROUPS: Final = ("meta", "data")
-_KINDS: Final = "biuf"
+KINDS: Final = "biuf"
+"""Kinds of numpy's dtypes that a dataset holds: bool, integers and floats."""
 _WHOLE_CHUNKS: Final = partial(zarr.config.set, {"array.write_empty_chunks": True})
 """Context in which arrays are opened or created so that chunks of zeros are written too."""
 _LARGEST_CHUNK: Final = 1 << 30
@@ -46,7 +47,7 @@ class _Description(msgspec.Struct):
     zarr_format: Literal[2]
     shape: Annotated[list[_Size], msgspec.Meta(min_length=1)]
     chunks: list[_Chunk]
-    dtype: Annotated[str, msgspec.Meta(pattern=rf"^[<>|][{_KINDS}][0-9]+$")]
+    dtype: Annotated[str, msgspec.Meta(pattern=rf"^[<>|][{KINDS}][0-9]+$")]
     compressor: _Compressor | None
     filters: None
     fill_value: bool | int | float | str | None
@@ -166,7 +167,7 @@ def check_dtype(name: str, dtype: np.dtype[Any]) -> None:
     Raises:
         ValueError: if it is not bool, integer or float.
     """
-    if dtype.kind not in _KINDS:
+    if dtype.kind not in KINDS:
         raise ValueError(f"{name} is of type {dtype}: a dataset holds bool, integers and floats")
 
 

@@ -20,6 +20,7 @@ from robot_rl.data.episode_notes import Collection
 from robot_rl.data.formats.lerobot import layout
 from robot_rl.data.formats.lerobot.layout import Place
 from robot_rl.data.formats.lerobot.videos import read_video, video_at
+from robot_rl.data.zarr_store import KINDS
 
 _Number = Annotated[int, msgspec.Meta(ge=0)]
 _Shape = list[Annotated[int, msgspec.Meta(ge=1)]]
@@ -228,10 +229,9 @@ class LeRobotFiles:
         """
         if name not in self.numbers:
             raise ValueError(f"{self.path}/{layout.INFO}: {name} is no feature of numbers")
-        if name not in table.column_names:
-            raise ValueError(f"{self.path}: the tables lack {name}, which is a feature")
+        stored = self.stored(table, name)
         shape, dtype = self.features[name]["shape"], np.dtype(self.features[name]["dtype"])
-        column = table[name].combine_chunks()
+        column = stored.combine_chunks()
         while pa.types.is_list(column.type) or pa.types.is_fixed_size_list(column.type):
             column = column.flatten()
         try:
@@ -243,6 +243,16 @@ class LeRobotFiles:
             told = f"{values.dtype}, {values.size} numbers for {table.num_rows} steps"
             raise ValueError(f"{self.path}: {name} is {told}; info.json says {dtype} {shape}")
         return values if size == 1 else values.reshape(table.num_rows, size)
+
+    def stored(self, table: pa.Table, name: str) -> pa.ChunkedArray:
+        """A feature as the table has it, such as the files of images.
+
+        Raises:
+            ValueError: if it is missing.
+        """
+        if name not in table.column_names:
+            raise ValueError(f"{self.path}: the tables lack {name}, which is a feature")
+        return table[name]
 
     def video(self, row: Mapping[str, Any], name: str) -> Iterator[NDArray[np.uint8]]:
         """Images of an episode, in blocks.
@@ -284,7 +294,7 @@ def check_form(what: object, content: Any, form: Any) -> None:
 def is_numeric(dtype: str) -> bool:
     """Whether this is the name of a dtype of booleans, integers or floats."""
     try:
-        return np.dtype(dtype).kind in "biuf"
+        return np.dtype(dtype).kind in KINDS
     except (TypeError, ValueError, SyntaxError):
         return False
 

@@ -258,10 +258,7 @@ def _images(files: LeRobotFiles, row: Mapping[str, Any], name: str) -> Streamed:
 
 
 def _pictures(files: LeRobotFiles, row: Mapping[str, Any], name: str) -> Iterator[NDArray[np.uint8]]:
-    table = files.table(row)
-    if name not in table.column_names:
-        raise ValueError(f"{files.path}: the tables lack {name}, which is a feature")
-    for picture in table[name].to_pylist():
+    for picture in files.stored(files.table(row), name).to_pylist():
         try:
             # Other formats may start programs.
             opened = Image.open(io.BytesIO(picture["bytes"]), formats=("PNG", "JPEG"))

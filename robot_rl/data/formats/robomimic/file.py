@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from robot_rl.data.dataset import FORMAT_VERSION
 from robot_rl.data.episode_notes import Collection
+from robot_rl.data.zarr_store import KINDS
 
 OWN: Final = "robot_rl"
 """Name of the attributes and groups with data that robomimic does not use."""
@@ -212,7 +213,7 @@ def numbers(owner: h5py.Group, name: str) -> h5py.Dataset:
     """
     found: h5py.Dataset = _member(owner, name, h5py.Dataset)
     try:
-        known = found.ndim > 0 and found.dtype.kind in "biuf"
+        known = found.ndim > 0 and found.dtype.kind in KINDS
     except _UNREADABLE:
         known = False
     if not known:
