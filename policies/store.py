@@ -25,7 +25,14 @@ from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.registry import BASES, LOADERS, base_kind, names_hint
 
 FORMAT_VERSION = 1
-_LATER: dict[str, Any] = {"max_prefix": 0, "draws": 1, "vision": None, "text": None, "pretrained": {}}
+_LATER: dict[str, Any] = {
+    "max_prefix": 0,
+    "draws": 1,
+    "vision": None,
+    "text": None,
+    "pretrained": {},
+    "encoder": "conv",
+}
 """Options that policies of earlier versions do not have, and how these are."""
 RECORD_FILE = "policy.json"
 WEIGHTS_FILE = "weights.safetensors"

@@ -17,8 +17,9 @@ from robot_rl.policies.bases.base_policy import (
     check_images,
     check_observation,
 )
+from robot_rl.policies.nets.encoder import ENCODERS
 from robot_rl.policies.nets.normalizer import ACTION_MIN_RANGE, OBSERVATION_BOUND, STATE_MIN_RANGE, Normalizer
-from robot_rl.policies.nets.vision import FEATURE_SIZE, ConvEncoder
+from robot_rl.policies.nets.vision import FEATURE_SIZE
 
 
 @dataclass
@@ -33,6 +34,8 @@ class ImitationConfig:
     """Control steps h of each chunk that are executed, at most H."""
     obs_steps: int = 1
     """Latest observations To that the policy sees."""
+    encoder: str = "conv"
+    """Encoder of each camera's images: `conv`, `spatial` (spatial softmax) or `vit`."""
 
 
 class Totals(NamedTuple):
@@ -99,6 +102,8 @@ class ImitationPolicy(BasePolicy):
         check_positive(config, "horizon", "execute", "obs_steps")
         if config.execute > config.horizon:
             raise ValueError(f"execute is {config.execute}; it must not exceed horizon, {config.horizon}")
+        if config.encoder not in ENCODERS:
+            raise ValueError(f"encoder is {config.encoder!r}; choose from {', '.join(ENCODERS)}")
 
     def _build_networks(self) -> None:
         """Build the networks behind the encoders."""
@@ -123,8 +128,10 @@ class ImitationPolicy(BasePolicy):
     def _build_vision(self, image_size: Sequence[int] | None) -> tuple[nn.ModuleList, int]:
         """Encoders of the spec's cameras, and the size F of an encoded observation."""
         cameras = self.spec.cameras
-        encoders = nn.ModuleList(ConvEncoder(checked_image_size(image_size)) for _ in cameras)
-        return encoders, self.spec.state_size + len(cameras) * FEATURE_SIZE
+        encoder = ENCODERS[self.config.encoder]
+        return nn.ModuleList(
+            encoder(checked_image_size(image_size)) for _ in cameras
+        ), self.spec.state_size + len(cameras) * FEATURE_SIZE
 
     def sample(
         self,

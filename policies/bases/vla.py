@@ -93,6 +93,8 @@ class VLAPolicy(FlowPolicy):
         super()._check_config()
         config = self.config
         check_positive(config, "tokens_width", "heads", "layers")
+        if config.encoder != ImitationConfig.encoder:
+            raise ValueError("base=vla has a ResNet for images: leave out base.encoder")
         wrong = [count for count in config.channels if count < 1 or count % CHANNELS_PER_GROUP]
         if wrong or not config.channels:
             raise ValueError(

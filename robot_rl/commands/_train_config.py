@@ -208,6 +208,8 @@ def resolved(config: Config) -> dict[str, Any]:
         del content["method"]["windows"]
     if config.method.name == "residual_ppo" and content["method"]["encoder"] == STATE_ALONE:
         del content["method"]["encoder"]
+    if (content["base"] or {}).get("encoder") == "conv":
+        del content["base"]["encoder"]
     if config.workers and config.workers.lockstep:
         content["workers"] = None  # any number of them, and none, compute the same
     if config.data is not None:

@@ -45,9 +45,10 @@ def edit(directory: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def test_a_policy_saved_before_there_were_prefixes_is_loaded(saved: Path) -> None:
+def test_a_policy_saved_before_there_were_prefixes_and_encoders_is_loaded(saved: Path) -> None:
     config = json.loads((saved / store.RECORD_FILE).read_text())["config"]
     assert config.pop("max_prefix") == 0
+    assert config.pop("encoder") == "conv"
     edit(saved, config=config)
     assert load_base(saved)[0].max_prefix == 0
 
