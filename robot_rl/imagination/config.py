@@ -108,7 +108,11 @@ class LatentModelConfig(StateModelConfig):
 
     name: str = "latent"
     """Name of the world model."""
-    latent: int = 32
+    lr: float = 3e-3
+    """Learning rate of the model."""
+    batch_size: int = 64
+    """Windows of each network per gradient step."""
+    latent: int = 64
     """Principal components of the base's features that the networks predict."""
     history: int = 4
     """Chunks before the present one that the networks remember."""

@@ -2,13 +2,15 @@
 
     x_t = [s_t, f_t]          state, and the base's features of the frame that depend on its images
     z_t = [s_t, P (f_t - c)]  P: the principal components of the first data, c its mean
-    z_{t+1..t+h} = z_t + F_i(z_t, z_t - z_{t-1}, a_{t-h..t+h-1}, mask, m_t)       member i, as for states
+    s_{t+1..t+h} = s_t + F_i(s_t, s_t - s_{t-1}, a_{t-h..t+h-1}, mask, P (f_t - c))   member i
+    P (f_{t+j} - f_t) = G_i(z_t, s_{t+j} - s_t, m_t)     s_{t+j} as predicted, without its gradient
     m_t = GRU(z_{t-Mh}, a, …, z_{t-h}, a; m_0 = W z_0)      memory: the M chunks before and the first frame
-    f_{t+j} = f_t + P^T (z_{t+j} - z_t)
+    f_{t+j} = f_t + P^T P (f_{t+j} - f_t)
 
-Images of a task differ in few ways, so a few components predict as well as all features and are learned from
-less data. What they leave out stays as it was in the frame before. A frozen encoder's features as the state
-are those of DINO-WM (arXiv 2411.04983), the first frame as an anchor is from WoVR (arXiv 2602.13977).
+What the images will show follows from where the hand will be, which is easier to predict than the images: G
+learns the same relation from each step of a chunk. Images of a task differ in few ways, so that components
+suffice; what they leave out stays as it was in the frame before. A frozen encoder's features as the state are
+those of DINO-WM (arXiv 2411.04983), the first frame as an anchor is from WoVR (arXiv 2602.13977).
 """
 
 from collections.abc import Mapping
@@ -20,11 +22,13 @@ from torch import Tensor, nn
 
 from robot_rl.imagination.config import LatentModelConfig
 from robot_rl.imagination.episodes import Context, Steps
-from robot_rl.imagination.state_model import MIN_SCALE, MIN_STEP, Shape, StateModel
+from robot_rl.imagination.state_model import MIN_SCALE, MIN_STEP, EnsembleMLP, Shape, StateModel
 from robot_rl.policies.nets.encoder import FEATURE_FLOOR
 
 _MEMORY = 64
 """Size of the memory."""
+_UNIT = 2
+"""Unit of a motion of up to h steps, in those of a step."""
 _LEAST_CHANGE = 1e-2
 """Least standard deviation of a component's change in a step."""
 
@@ -49,14 +53,36 @@ class LatentModel(StateModel):
     unit: Tensor
     """Unit of all components, a scalar: their root mean variance."""
 
-    def _build(self, size: int, context: int = 0) -> None:
+    def _build(self, size: int, more: int = 0) -> int:
         features, latent = self.shape.features, min(self.config.latent, self.shape.features)
-        size += latent - features
-        super()._build(size, context + _MEMORY)
+        count, state, h = self.config.members, size - features, self.shape.chunk
+        size = state + latent
+        super()._build(state, latent + _MEMORY + more)
+        self.scene = EnsembleMLP(
+            count, (size + state + h * self.shape.action + _MEMORY, *self.config.hidden, latent)
+        )
         self.start = nn.Linear(size, _MEMORY)
-        self.memory = nn.GRU(size + self.shape.chunk * self.shape.action, _MEMORY, batch_first=True)
+        self.memory = nn.GRU(size + h * self.shape.action, _MEMORY, batch_first=True)
         self.register_buffer("basis", torch.eye(features)[:, :latent])
         self.register_buffer("unit", torch.ones(()))
+        return size
+
+    def _predict(
+        self, frames: Tensor, past: Tensor, actions: Tensor, mask: Tensor, context: Context | None
+    ) -> Tensor:
+        assert context is not None
+        states, components = self._split(frames)
+        memory = self._summary(context)
+        moved = self._change(states, past, actions, mask, components[..., 1, :], memory)
+        seen = torch.cat([frames[..., 1, :], memory], -1)[..., None, :]
+        # Of the actions those until each step [..., h, h A].
+        until = torch.ones(2 * (self.shape.chunk,), device=actions.device).tril()[..., None]
+        made = ((actions * mask[..., None])[..., None, :, :] * until).flatten(-2)
+        unit, unit_of_components = self._split(self.step_scale)
+        parts = (seen, made, moved.detach() / (_UNIT * unit))
+        inputs = torch.cat([part.expand(*moved.shape[:-1], -1) for part in parts], -1)
+        change = self.scene(inputs.flatten(1, 2)).unflatten(1, moved.shape[1:3]) * unit_of_components
+        return frames[..., -1:, :] + torch.cat([moved, change], -1)
 
     def _fit_units(self, steps: Steps) -> None:
         first = self.shape.state - self.shape.features
@@ -100,6 +126,7 @@ class LatentModel(StateModel):
         return vectors[..., :first], vectors[..., first:]
 
     def _summary(self, context: Context) -> Tensor:
+        """What the memory says of a normalised context [..., _MEMORY]."""
         leading = context.first.shape[:-1]
         chunks = torch.cat([context.frames, context.actions.flatten(-2)], -1)
         start = self.start(context.first.flatten(0, -2)).tanh()

@@ -88,7 +88,9 @@ class StateModel(nn.Module):
         self.config, self.shape, self.device = config, shape, device
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self._build(shape.state)
+            size = self._build(shape.state)
+            self.classifier = EnsembleMLP(config.members, (size, _CLASSIFIER_HIDDEN, 1))
+        self.register_buffer("step_scale", torch.ones(size))
         self.register_buffer("center", torch.zeros(shape.state))
         self.register_buffer("scale", torch.ones(shape.state))
         self.to(device)
@@ -100,15 +102,14 @@ class StateModel(nn.Module):
             [{"params": dynamics}, {"params": classifier}], config.lr, weight_decay=1e-4, fused=True
         )
 
-    def _build(self, size: int, context: int = 0) -> None:
-        """Make the networks, for normalised states of a size Z, and so many more inputs."""
+    def _build(self, size: int, more: int = 0) -> int:
+        """Make the networks that predict states of a size Z, with more inputs; returns the size Z of all."""
         count, h = self.config.members, self.shape.chunk
         inputs = 2 * size + 2 * h * self.shape.action
         # Free motion is nearly linear in the actions; the networks learn the rest.
         self.linear = EnsembleLinear(count, inputs, h * size)
-        self.change = EnsembleMLP(count, (inputs + h + context, *self.config.hidden, h * size))
-        self.classifier = EnsembleMLP(count, (size, _CLASSIFIER_HIDDEN, 1))
-        self.register_buffer("step_scale", torch.ones(size))
+        self.change = EnsembleMLP(count, (inputs + h + more, *self.config.hidden, h * size))
+        return size
 
     @property
     def members(self) -> int:
@@ -143,15 +144,18 @@ class StateModel(nn.Module):
         self, frames: Tensor, past: Tensor, actions: Tensor, mask: Tensor, context: Context | None
     ) -> Tensor:
         """Normalised states [E, B, h, Z] after each step; frames [B, 2, Z] and context are normalised too."""
+        return frames[..., -1:, :] + self._change(frames, past, actions, mask)
+
+    def _change(self, frames: Tensor, past: Tensor, actions: Tensor, mask: Tensor, *more: Tensor) -> Tensor:
+        """Change [E, B, h, Z] of normalised states until after each step, with more inputs [..., in]."""
         inputs = self._inputs(frames, past, actions * mask[..., None])
         linear = torch.matmul(inputs, self.linear.weight) + self.linear.bias
-        more = [] if context is None else [self._summary(context)]
         change = linear + self.change(torch.cat([inputs, mask, *more], -1))
-        return frames[..., -1:, :] + self.step_scale * change.unflatten(-1, (self.shape.chunk, -1))
+        return self.step_scale[: frames.shape[-1]] * change.unflatten(-1, (self.shape.chunk, -1))
 
     def _inputs(self, frames: Tensor, past: Tensor, actions: Tensor) -> Tensor:
         """Inputs [..., in] of the linear part: state, velocity, past and planned actions."""
-        velocity = (frames[..., 1, :] - frames[..., 0, :]) / self.step_scale
+        velocity = (frames[..., 1, :] - frames[..., 0, :]) / self.step_scale[: frames.shape[-1]]
         parts = (frames[..., 1, :], velocity.clamp(-10, 10), past.flatten(-2), actions.flatten(-2))
         return torch.cat(parts, -1)
 
@@ -166,10 +170,11 @@ class StateModel(nn.Module):
             nn.init.zeros_(parameter)
         if int(whole.sum()) < _MIN_LINEAR * self.linear.weight.shape[1]:
             return
-        frames, targets = windows.frames[whole], windows.states[whole]
+        size = self.linear.weight.shape[2] // self.shape.chunk
+        frames, targets = windows.frames[whole][..., :size], windows.states[whole][..., :size]
         inputs = self._inputs(frames, windows.past[whole], windows.actions[whole])
         inputs = torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)
-        change = ((targets - frames[:, 1:]) / self.step_scale).flatten(1)
+        change = ((targets - frames[:, 1:]) / self.step_scale[:size]).flatten(1)
         gram = (inputs.T @ inputs).double()
         ridge = _RIDGE * len(inputs) * torch.eye(len(gram), dtype=torch.double)
         solution = torch.linalg.solve(gram + ridge, (inputs.T @ change).double()).float()
@@ -205,10 +210,6 @@ class StateModel(nn.Module):
     def _spread(self, encoded: Tensor) -> Tensor:
         """Standard deviation [B, S] of the members' states, normalised [E, B, Z], in units of `scale`."""
         return encoded.std(0, unbiased=False)
-
-    def _summary(self, context: Context) -> Tensor:
-        """More inputs of the networks [..., C], of a normalised context."""
-        raise NotImplementedError
 
     def _renormalize(self, states: Tensor) -> Tensor:
         """Scale quaternions back to length 1."""
