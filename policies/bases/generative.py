@@ -22,6 +22,10 @@ from robot_rl.policies.bases.imitation import (
 )
 from robot_rl.policies.nets.denoisers import Denoiser, MLPDenoiser, UNet1D
 
+_PREFIXED = 0.5
+"""Part of the windows with a random prefix. If all had one, a chunk's first actions, which are all that is
+executed without a delay, would be learned from few windows."""
+
 
 @dataclass
 class GenerativeConfig(ImitationConfig):
@@ -95,14 +99,16 @@ class GenerativePolicy(ImitationPolicy):
             "noise": torch.randn(shape, generator=generator),
         }
         if self.config.max_prefix:
-            drawn["prefix"] = torch.randint(self.config.max_prefix + 1, (batch, 1), generator=generator)
+            length = torch.randint(self.config.max_prefix + 1, (batch, 1), generator=generator)
+            known = torch.rand(batch, 1, generator=generator) < _PREFIXED
+            drawn["prefix"] = length * known
         return drawn
 
     def partial_loss(self, batch: Mapping[str, Tensor], totals: Totals) -> Tensor:
         """Mean squared error of the network's prediction, over the real actions.
 
-        With `max_prefix` the first d actions are clean, d ~ U{0, …, max_prefix}, and the others are predicted
-        (arXiv 2512.05964).
+        With `max_prefix` the first d actions are clean and the others are predicted (arXiv 2512.05964): in a
+        half of the windows d ~ U{0, …, max_prefix}, in the others d = 0.
         """
         obs = self._encode(batch).flatten(1)
         committed = self._committed(batch) if self.config.max_prefix else None

@@ -145,3 +145,11 @@ def test_a_prefix_works_with_convolutions_and_with_images_and_words() -> None:
         )
         assert chunk.actions.shape == (2, 2, H, ACTION)
         assert torch.equal(chunk.actions[:, :, :2], torch.full((2, 2, 2, ACTION), 0.5))
+
+
+def test_half_of_the_windows_have_no_prefix_and_the_others_one_of_any_length() -> None:
+    lengths = make("flow").draw(7000, torch.Generator().manual_seed(0))["prefix"]
+    counts = lengths.flatten().bincount(minlength=MOST + 1) / len(lengths)
+    expected = torch.full((MOST + 1,), 0.5 / (MOST + 1))
+    expected[0] += 0.5
+    torch.testing.assert_close(counts, expected, atol=0.03, rtol=0)
