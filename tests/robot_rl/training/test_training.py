@@ -260,3 +260,7 @@ def test_options_that_earlier_versions_did_not_have_are_recorded_only_if_they_ar
     assert "encoder" not in resolved(compose(load_command("train"), given))["method"]
     content = resolved(compose(load_command("train"), [*given, "method.encoder=base"]))
     assert content["method"]["encoder"] == "base"
+    given = ["method=bc", "base=diffusion", "task=lift_image", "data=null"]
+    assert "encoder" not in resolved(compose(load_command("train"), given))["base"]
+    content = resolved(compose(load_command("train"), [*given, "base.encoder=vit"]))
+    assert content["base"]["encoder"] == "vit"
