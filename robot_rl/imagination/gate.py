@@ -37,8 +37,8 @@ MAX_GAP = 0.1
 """Largest gap of imagined and real R + gamma V, and its 95 % interval, in units of the returns' span."""
 STEP = 0.05
 """Rise of the share after a pass."""
-_QUANTILE = 0.95
-"""Quantile of the pool's uncertainty at which branches end."""
+_QUANTILES = tuple(percent / 100 for percent in range(95, 45, -5))
+"""Quantiles of the pool's uncertainty at one of which branches end."""
 _SUCCESS = (0.5, 0.99)
 """Least and largest threshold of success."""
 
@@ -267,20 +267,38 @@ def _backup(
 
 def calibrate(pool: Sequence[EpisodeTest], chunks: int, before: Limits | None = None) -> Limits:
     """Thresholds from tested episodes; if none of them failed, the threshold of success is that `before`."""
-    depth, seen = (torch.cat([getattr(test, name) for test in pool]) for name in ("depth", "seen"))
-    first = torch.cat([test.error for test in pool])[seen & (depth == 0)]
-    error = first.square().mean(0).sqrt().clamp(min=1e-6)
-    limits = Limits(error, (), 1.0)
-    uncertainty = limits.uncertainty_of(torch.cat([test.disagreement for test in pool]))
+    names = ("depth", "seen", "error", "persistence", "disagreement")
+    depth, seen, error, still, disagreement = (torch.cat([getattr(t, name) for t in pool]) for name in names)
+    scale = error[seen & (depth == 0)].square().mean(0).sqrt().clamp(min=1e-6)
+    uncertainty = Limits(scale, (), 1.0).uncertainty_of(disagreement)
+    squares = torch.stack([uncertainty, error.square().mean(1), still.square().mean(1)])
     # Branches are not longer than the episodes of the pool.
-    depths = [i for i in range(chunks) if (depth == i).any()]
-    largest = tuple(float(uncertainty[depth == i].quantile(_QUANTILE)) for i in depths)
+    depths = [depth == i for i in range(chunks) if (depth == i).any()]
+    largest = tuple(_largest_uncertainty(squares[:, at], seen[at]) for at in depths)
     scores = [float(test.success.amax()) for test in pool if test.failed]
     low, high = _SUCCESS
     threshold = before.success if before else high
     if scores:
         threshold = _success_threshold(scores)
-    return Limits(error, largest, min(max(threshold, low), high))
+    return Limits(scale, largest, min(max(threshold, low), high))
+
+
+def _largest_uncertainty(tested: Tensor, seen: Tensor) -> float:
+    """The largest quantile of uncertainty up to which errors are at most `MAX_ERROR`, or the smallest one.
+
+    As in M2AC (arXiv 2010.04893) a model is used where it knows most, and not less than half of the time.
+
+    Args:
+        tested: uncertainty, mean squared error and that of persistence [3, R].
+        seen: whether the two errors are known [R].
+    """
+    most = 0.0
+    for quantile in _QUANTILES:
+        most = float(tested[0].quantile(quantile))
+        _, error, still = tested[:, seen & (tested[0] <= most)].mean(1)
+        if error <= MAX_ERROR**2 * still:
+            break
+    return most
 
 
 def _success_threshold(scores: Sequence[float]) -> float:

@@ -119,6 +119,22 @@ def test_an_error_that_the_threshold_keeps_out_fails_nobody() -> None:
     assert judge_model(pool, calibrate(pool, 2)).error > 10 * clean.error
 
 
+@pytest.mark.parametrize(("wrong", "used"), [(1, 0.95), (4, 0.8), (9, 0.55), (12, 0.5)])
+def test_a_model_is_used_where_it_is_right_and_knows_it_at_least_half_of_the_time(
+    wrong: int, used: float
+) -> None:
+    """In so many of 20 chunks it is wrong, and uncertain."""
+    pool = [episode(failed=i % 2 == 0, success=0.6, seed=i) for i in range(50)]
+    for test in pool:
+        test.depth[:], chunks = 0, torch.arange(20)[:, None]
+        test.error[:] = torch.where(chunks < wrong, 10.0, 0.1)
+        test.disagreement[:] = test.error * (1 + 0.1 * torch.rand(20, 1))
+    limits = calibrate(pool, 1)
+    u = torch.cat([limits.uncertainty_of(test.disagreement) for test in pool])
+    assert (u <= limits.uncertainty[0]).float().mean() == pytest.approx(used, abs=0.01)
+    assert (judge_model(pool, limits).error <= 0.7) == (wrong < 12)
+
+
 def test_a_model_that_sees_success_everywhere_fails() -> None:
     pool = [episode(failed=i % 2 == 0, success=1.0, seed=i, false_success=i % 2 == 0) for i in range(20)]
     verdict = judge_model(pool, calibrate(pool, 2))
