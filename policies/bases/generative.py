@@ -100,8 +100,8 @@ class GenerativePolicy(ImitationPolicy):
         }
         if self.config.max_prefix:
             length = torch.randint(self.config.max_prefix + 1, (batch, 1), generator=generator)
-            known = torch.rand(batch, 1, generator=generator) < _PREFIXED
-            drawn["prefix"] = length * known
+            prefixed = torch.rand(batch, 1, generator=generator) < _PREFIXED
+            drawn["prefix"] = length * prefixed
         return drawn
 
     def partial_loss(self, batch: Mapping[str, Tensor], totals: Totals) -> Tensor:

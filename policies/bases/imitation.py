@@ -127,11 +127,9 @@ class ImitationPolicy(BasePolicy):
 
     def _build_vision(self, image_size: Sequence[int] | None) -> tuple[nn.ModuleList, int]:
         """Encoders of the spec's cameras, and the size F of an encoded observation."""
-        cameras = self.spec.cameras
-        encoder = ENCODERS[self.config.encoder]
-        return nn.ModuleList(
-            encoder(checked_image_size(image_size)) for _ in cameras
-        ), self.spec.state_size + len(cameras) * FEATURE_SIZE
+        cameras, encoder = self.spec.cameras, ENCODERS[self.config.encoder]
+        encoders = nn.ModuleList(encoder(checked_image_size(image_size)) for _ in cameras)
+        return encoders, self.spec.state_size + len(cameras) * FEATURE_SIZE
 
     def sample(
         self,

@@ -271,10 +271,10 @@ def calibrate(pool: Sequence[EpisodeTest], chunks: int, before: Limits | None = 
     depth, seen, error, still, disagreement = (torch.cat([getattr(t, name) for t in pool]) for name in names)
     scale = error[seen & (depth == 0)].square().mean(0).sqrt().clamp(min=1e-6)
     uncertainty = Limits(scale, (), 1.0).uncertainty_of(disagreement)
-    squares = torch.stack([uncertainty, error.square().mean(1), still.square().mean(1)])
+    tested = torch.stack([uncertainty, error.square().mean(1), still.square().mean(1)])
     # Branches are not longer than the episodes of the pool.
-    depths = [depth == i for i in range(chunks) if (depth == i).any()]
-    largest = tuple(_largest_uncertainty(squares[:, at], seen[at]) for at in depths)
+    depths = [i for i in range(chunks) if (depth == i).any()]
+    largest = tuple(_largest_uncertainty(tested[:, depth == i], seen[depth == i]) for i in depths)
     scores = [float(test.success.amax()) for test in pool if test.failed]
     low, high = _SUCCESS
     threshold = before.success if before else high

@@ -2,10 +2,9 @@
 
     x_t = [s_t, f_t]          state, and the base's features of the frame that depend on its images
     z_t = [s_t, P (f_t - c)]  P: the principal components of the first data, c its mean
-    s_{t+1..t+h} = s_t + F_i(s_t, s_t - s_{t-1}, a_{t-h..t+h-1}, mask, P (f_t - c))   member i
-    P (f_{t+j} - f_t) = G_i(z_t, s_{t+j} - s_t, m_t)     s_{t+j} as predicted, without its gradient
+    s_{t+1..t+h} = s_t + F_i(z_t, s_t - s_{t-1}, a_{t-h..t+h-1}, mask, m_t)       member i, as for states
+    f_{t+j} = f_t + P^T G_i(z_t, s_{t+j} - s_t, a_{t..t+j-1}, m_t)     s_{t+j} as predicted, without gradient
     m_t = GRU(z_{t-Mh}, a, …, z_{t-h}, a; m_0 = W z_0)      memory: the M chunks before and the first frame
-    f_{t+j} = f_t + P^T P (f_{t+j} - f_t)
 
 What the images will show follows from where the hand will be, which is easier to predict than the images: G
 learns the same relation from each step of a chunk. Images of a task differ in few ways, so that components
