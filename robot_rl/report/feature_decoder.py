@@ -13,7 +13,7 @@ from robot_rl.imagination.layout import Layout
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.nets.encoder import FEATURES
 
-_UPDATES, _BATCH, _LR = 1500, 64, 1e-3
+_UPDATES, _BATCH, _LR = 800, 16, 1e-3
 _MOST_FRAMES = 2000
 """Frames of the demonstrations that it learns from."""
 _FIRST = 11
@@ -35,10 +35,11 @@ class FeatureDecoder(nn.Module):
             nn.Linear(256, 64 * _FIRST**2),
             nn.ReLU(),
             nn.Unflatten(1, (64, _FIRST, _FIRST)),
-            *_larger(64, 32),
-            *_larger(32, 16),
-            *_larger(16, 16),
-            nn.Conv2d(16, 3 * cameras, 3, padding=1),
+            nn.ConvTranspose2d(64, 32, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(32, 32, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(32, 3 * cameras, 4, stride=2, padding=1),
         )
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("std", torch.ones(size))
@@ -52,10 +53,6 @@ class FeatureDecoder(nn.Module):
         """Images uint8 [B, H, C W, 3] of vectors [B, V]."""
         images = torch.cat([self(part) for part in vectors.split(_BATCH)])
         return (255 * images).round().byte().permute(0, 2, 3, 1).numpy()
-
-
-def _larger(channels: int, out: int) -> list[nn.Module]:
-    return [nn.Upsample(scale_factor=2), nn.Conv2d(channels, out, 3, padding=1), nn.ReLU()]
 
 
 def fit_decoder(data: Path, base: BasePolicy, seed: int = 0, updates: int = _UPDATES) -> FeatureDecoder:
