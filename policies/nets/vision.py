@@ -26,13 +26,13 @@ class ConvEncoder(nn.Module):
         self.feature_size = feature_size
         self.body = nn.Sequential(
             nn.Conv2d(3, 32, 8, stride=4),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Conv2d(32, 32, 3, stride=2, padding=1),
             nn.GroupNorm(4, 32),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Conv2d(32, 64, 3, stride=2, padding=1),
             nn.GroupNorm(8, 64),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Flatten(),
         )
         self.head = nn.Sequential(
@@ -62,7 +62,10 @@ class ViTEncoder(nn.Module):
         super().__init__()
         self.feature_size = feature_size
         self.patches = nn.Sequential(
-            nn.Conv2d(3, 32, 8, stride=4), nn.ReLU(), nn.Conv2d(32, width, 3, stride=2), nn.Flatten(2)
+            nn.Conv2d(3, 32, 8, stride=4),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(32, width, 3, stride=2),
+            nn.Flatten(2),
         )
         tokens = _flat_size(self.patches, image_size) // width
         self.positions = nn.Parameter(0.02 * torch.randn(tokens, width))
@@ -100,10 +103,10 @@ class SpatialSoftmaxEncoder(nn.Module):
         self.feature_size = feature_size
         self.body = nn.Sequential(
             nn.Conv2d(3, 32, 8, stride=4),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Conv2d(32, 64, 3, stride=2, padding=1),
             nn.GroupNorm(8, 64),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Conv2d(64, maps, 3, padding=1),
         )
         self.log_scale = nn.Parameter(torch.zeros(maps))
@@ -132,11 +135,13 @@ def shift_images(images: Tensor, shifts: Tensor) -> Tensor:
     """
     batch, height, width = len(images), images.shape[-3], images.shape[-2]
     frames = images.reshape(batch, -1, height, width, 3)
-    shifts = shifts.to(images.device, non_blocking=True).unsqueeze(2)
-    rows = (torch.arange(height, device=images.device) + shifts[0]).clamp(0, height - 1)
-    columns = (torch.arange(width, device=images.device) + shifts[1]).clamp(0, width - 1)
+    # Indices of 64 bits take as long to compute as the pixels to copy.
+    device, kind = images.device, torch.int32 if frames.numel() < 2**31 else torch.int64
+    shifts = shifts.to(device, kind, non_blocking=True).unsqueeze(2)
+    rows = (torch.arange(height, dtype=kind, device=device) + shifts[0]).clamp(0, height - 1)
+    columns = (torch.arange(width, dtype=kind, device=device) + shifts[1]).clamp(0, width - 1)
     pixels = rows.unsqueeze(2) * width + columns.unsqueeze(1)
-    first = torch.arange(batch * frames.shape[1], device=images.device) * (height * width)
+    first = torch.arange(batch * frames.shape[1], dtype=kind, device=device) * (height * width)
     index = first.view(batch, -1, 1, 1) + pixels.unsqueeze(1)
     # One index_select of whole pixels: indexing with four tensors is several times slower on the CPU.
     return frames.reshape(-1, 3).index_select(0, index.flatten()).view(images.shape)
@@ -144,7 +149,8 @@ def shift_images(images: Tensor, shifts: Tensor) -> Tensor:
 
 def normalize_images(images: Tensor) -> Tensor:
     """[B, H, W, 3] of 0..255 -> float32 [B, 3, H, W] in [-0.5, 0.5]."""
-    return images.permute(0, 3, 1, 2).float() / 255 - 0.5
+    # In place, since new memory for each operation takes longer than the operation.
+    return images.permute(0, 3, 1, 2).float().div_(255).sub_(0.5)
 
 
 def _flat_size(body: nn.Module, image_size: tuple[int, int]) -> int:
