@@ -76,7 +76,8 @@ class Config:
     eval_episodes: int = 100
     """Number of validation states for such an evaluation."""
     save_every: int = 0
-    """Environment steps between policies saved in `policies/`, for `robot-rl eval saved=true`; 0 for none."""
+    """Environment steps, of method=bc updates, between policies saved in `policies/`, for `robot-rl eval
+    saved=true`; 0 for none."""
     logger: str = "tensorboard"
     """Where metrics are shown besides metrics.csv: `tensorboard`, `wandb` or `trackio`."""
     asynchronous: str = "off"
@@ -128,17 +129,21 @@ def check_options(config: Config) -> None:
         )
     if config.hil and config.workers:
         raise ValueError("hil=on has its own actors, each of which drives one arm: leave workers out")
-    if not issubclass(METHODS[config.method.name], OfflineMethod):
+    method = METHODS[config.method.name]
+    if not issubclass(method, OfflineMethod):
         if config.workers:
             check_workers_config(config.workers, config.method, config.base)
         return
     if config.workers:
         raise ValueError(f"method={config.method.name} takes no environment steps: leave workers out")
-    asked = next((name for name in ("eval_every", "save_every") if getattr(config, name)), None)
-    if asked:
+    if config.eval_every:
         raise ValueError(
-            f"{asked} counts environment steps, and method={config.method.name} takes none: "
-            "leave it out, and measure the result with `robot-rl eval`"
+            f"eval_every counts environment steps, and method={config.method.name} takes none: leave it out, "
+            "and measure the result with `robot-rl eval`"
+        )
+    if config.save_every and not method.acts:
+        raise ValueError(
+            f"save_every is for policies, and method={config.method.name} trains none: leave it out"
         )
 
 

@@ -117,8 +117,8 @@ class Config:
             raise ValueError(f"curve_episodes={self.curve_episodes} is for saved=true")
         if is_server(self.policy) and (not self.out or self.saved):
             raise ValueError(f"policy={self.policy} has no directory: add out=…, and leave out saved")
-        if self.saved and (self.task or self.swapped):
-            raise ValueError("task=… and swapped=true are for one policy: leave out saved=true")
+        if self.saved and self.swapped:
+            raise ValueError("swapped=true is for one policy: leave out saved=true")
         if self.repeated_noise and (self.saved or self.under or self.asynchronous or self.delay):
             raise ValueError(
                 "repeated_noise=true compares two ways to act: leave out saved, under, asynchronous and delay"

@@ -24,7 +24,7 @@ class Saved:
     """When a policy was saved."""
 
     step: int
-    """Environment steps."""
+    """Environment steps, or updates of a base policy."""
     wall_seconds: float
     """s of training, without evaluations."""
 

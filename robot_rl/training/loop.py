@@ -44,7 +44,7 @@ class Run:
     evaluate: Callable[[int], None] | None = None
     """Evaluates the current policy at an environment step, without effect on the training."""
     keep: Callable[[int], None] | None = None
-    """Saves the current policy at an environment step, to be evaluated later."""
+    """Saves the current policy at a step of the loop, to be evaluated later."""
     begin: Callable[[], None] | None = None
     """Writes the run's configuration and record, after its newest checkpoint was read."""
     is_main: bool = True

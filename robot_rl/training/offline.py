@@ -18,19 +18,25 @@ def train_offline(learner: OfflineLearner, intervals: Intervals, run: Run) -> bo
 
     metrics: dict[str, Tensor] = {}
 
+    def due(every: int) -> bool:
+        return every > 0 and step % every == 0
+
     def save() -> None:
         finite_metrics(metrics, step)
         # Of a policy that is sharded, every process gives its part.
         tree = {"step": step, "learner": learner.state_dict(), "logger": run.logger.state_dict()}
         if run.is_main:
+            # First, so that a run which is killed here saves it again.
+            if run.keep and due(intervals.save_every):
+                run.keep(step)
             save_checkpoint(run.checkpoints, step, tree, run.save_policy)
 
     while step < intervals.total and not run.stop():
         metrics = learner.update()
         step += 1
-        if step % intervals.log_every == 0 or step == intervals.total:
+        if due(intervals.log_every) or step == intervals.total:
             run.progress.update(step, **run.log_learning(metrics, step))
-        if step % intervals.checkpoint_every == 0 and step < intervals.total:
+        if (due(intervals.checkpoint_every) or due(intervals.save_every)) and step < intervals.total:
             save()
     save()
     return step >= intervals.total

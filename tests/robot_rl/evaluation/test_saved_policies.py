@@ -17,7 +17,7 @@ from robot_rl.evaluation.saved_policies import Saved, keep_policy, saved_policie
 from robot_rl.policies.store import read_record
 from robot_rl.saved_policies.loading import policy_directory
 from robot_rl.training.provenance import Code
-from tests.conftest import RunCommand
+from tests.conftest import SMALL_BASE, RunCommand
 from tests.robot_rl.training.test_training import assert_same, final_state, residual
 
 
@@ -119,6 +119,27 @@ def test_each_saved_policy_is_evaluated_once_on_test_states(
     first.write_text(json.dumps(records[0] | {"asynchronous": "naive", "delay": 4}))
     with pytest.raises(pytest.fail.Exception, match="measured again"):
         robot_rl("eval", *options)
+
+
+def test_base_policies_are_saved_every_n_updates(
+    tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that is resumed from an earlier checkpoint saves the same policy as before."""
+    options = ("method=bc", f"data={demonstrations}", f"runs_dir={tmp_path}", "name=base", "method.steps=40")
+    robot_rl("train", *options, *SMALL_BASE, "threads=1", "save_every=10")
+    run = tmp_path / "base"
+    saved = fingerprints(run)
+    assert [step for step, _ in saved] == [10, 20, 30, 40]
+    assert len({fingerprint for _, fingerprint in saved}) == 4
+    assert saved[-1][1] == read_record(policy_directory(run)).fingerprint
+    shutil.rmtree(run / "checkpoints" / "00000040")
+    shutil.rmtree(run / "policies" / "00000040")
+    robot_rl("train", *options, *SMALL_BASE, "threads=1", "save_every=10")
+    assert fingerprints(run) == saved
+    capsys.readouterr()
+    robot_rl("eval", f"policy={run}", "saved=true", "task=lift", "episodes=1")
+    assert len(re.findall(r"step \d+ +success [01]\.000", capsys.readouterr().out)) == 4
+    assert len(list((run / "eval" / "lift").glob("*.json"))) == 4
 
 
 @pytest.mark.full
