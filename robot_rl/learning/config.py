@@ -11,6 +11,11 @@ STATE_ALONE = "state"
 BASE_FEATURES = "base"
 """Value of `encoder` that uses the features of the frozen base instead of images."""
 
+_USUAL_SCALES = {
+    "residual_scale": "0.1 to 0.5 is usual",
+    "edit_scale": "0.5, or 0.2 with bc_weight=0",
+    "gripper_scale": "0.3 to 1 is usual",
+}
 STEPS, DECISIONS = "steps", "decisions"
 """Values of `windows`."""
 
@@ -112,6 +117,8 @@ class OffPolicyConfig:
             raise ValueError(
                 f"method.warmup_steps={self.warmup_steps} leaves nothing of method.steps={self.steps}"
             )
+        if not self.utd > 0:
+            raise ValueError(f"method.utd={self.utd}: updates per environment step must be more than 0")
         if self.encoder not in (*ENCODERS, BASE_FEATURES, STATE_ALONE):
             known = ", ".join((*ENCODERS, BASE_FEATURES))
             raise ValueError(f"method.encoder={self.encoder}: choose {known} or {STATE_ALONE}")
@@ -176,13 +183,12 @@ def check_hidden_and_gamma(hidden: Sequence[int], gamma: float) -> None:
         raise ValueError(f"method.gamma={gamma:g}: choose it in [0, 1)")
 
 
-def check_residual_scales(residual_scale: float, gripper_scale: float) -> None:
-    """Check the options `residual_scale` and `gripper_scale` of a residual.
+def check_scales(config: object, *names: str) -> None:
+    """Check the scales of what RL adds to the base's actions.
 
     Raises:
-        ValueError: if one is outside (0, 2], where the residual does nothing or saturates every action.
+        ValueError: if one is outside (0, 2], where it does nothing or saturates every action.
     """
-    if not 0 < residual_scale <= 2:
-        raise ValueError(f"method.residual_scale={residual_scale}: choose it in (0, 2]; 0.1 to 0.5 is usual")
-    if not 0 < gripper_scale <= 2:
-        raise ValueError(f"method.gripper_scale={gripper_scale}: choose it in (0, 2]; 0.3 to 1 is usual")
+    for name in names:
+        if not 0 < (value := getattr(config, name)) <= 2:
+            raise ValueError(f"method.{name}={value}: choose it in (0, 2]; {_USUAL_SCALES[name]}")

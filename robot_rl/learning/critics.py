@@ -50,9 +50,9 @@ class Critics(nn.Module):
         """Parameters of the critics' optimiser."""
         return [p for p in (*self.encoder.parameters(), *self.online.parameters()) if p.requires_grad]
 
-    def values(self, features: Tensor, action: Tensor, subset: Tensor | None = None) -> Tensor:
+    def values(self, features: Tensor, action: Tensor) -> Tensor:
         """Online values [E, B]; gradients flow to features and actions, not to the critics."""
-        return self.codec.decode(self.online(features, action, subset, frozen=True))
+        return self.codec.decode(self.online(features, action, frozen=True))
 
     @torch.no_grad()
     def target_value(self, features: Tensor, action: Tensor, subset: Tensor | None = None) -> Tensor:
@@ -65,11 +65,10 @@ class Critics(nn.Module):
         """
         return aggregate(self.codec.decode(self.target(features, action, subset)), self.config.aggregation)
 
-    def sample_subset(self, generator: torch.Generator | None) -> Tensor:
+    def sample_subset(self, generator: torch.Generator) -> Tensor:
         """Indices of `critics_per_target` random critics (REDQ, eq. 2)."""
-        where = generator.device if generator else None
         # Not `randperm`, which cannot be captured in a CUDA graph.
-        order = torch.rand(self.online.num_critics, generator=generator, device=where).argsort()
+        order = torch.rand(self.online.num_critics, generator=generator, device=generator.device).argsort()
         return order[: self.config.critics_per_target].to(self.online.head.weight.device, non_blocking=True)
 
     def td_target(self, batch: Batch, next_values: Tensor) -> Tensor:

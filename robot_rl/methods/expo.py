@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from robot_rl.data.replay import Batch
 from robot_rl.learning.candidates import CandidatesConfig, candidate_target_values
-from robot_rl.learning.config import BASE_FEATURES
+from robot_rl.learning.config import BASE_FEATURES, check_scales
 from robot_rl.learning.critics import Critics, aggregate, gradient_step
 from robot_rl.learning.imitation import BaseFinetuner, bc_loss
 from robot_rl.learning.off_policy import OffPolicyLearner, observation, stored_base_samples
@@ -64,10 +64,7 @@ class ExpoConfig(CandidatesConfig, SACConfig):
         super().__post_init__()
         if self.backup_entropy:
             raise ValueError("method.backup_entropy=true: the targets of method=expo contain no entropy")
-        if not 0 < self.edit_scale <= 2:
-            raise ValueError(
-                f"method.edit_scale={self.edit_scale}: choose it in (0, 2]; 0.5, or 0.2 with bc_weight=0"
-            )
+        check_scales(self, "edit_scale", "gripper_scale")
         check_alpha_min(self.alpha_min, self.init_alpha)
 
 

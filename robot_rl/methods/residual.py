@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Batch
-from robot_rl.learning.config import OffPolicyConfig, check_residual_scales
+from robot_rl.learning.config import OffPolicyConfig, check_scales
 from robot_rl.learning.critics import Critics
 from robot_rl.learning.off_policy import DeterministicActorLearner, observation
 from robot_rl.methods.method import AgentContext, OffPolicyMethod, ReplayContent
@@ -55,7 +55,7 @@ class ResidualConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_residual_scales(self.residual_scale, self.gripper_scale)
+        check_scales(self, "residual_scale", "gripper_scale")
         if self.progressive_steps < 0:
             raise ValueError(
                 f"method.progressive_steps={self.progressive_steps}: choose 0 or more environment steps"

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from robot_rl.data.replay import Batch
 from robot_rl.learning.candidates import CandidatesConfig, candidate_target_values
-from robot_rl.learning.config import check_residual_scales
+from robot_rl.learning.config import check_scales
 from robot_rl.learning.critics import Critics
 from robot_rl.learning.imitation import bc_loss
 from robot_rl.learning.off_policy import DeterministicActorLearner, observation, stored_base_samples
@@ -50,7 +50,7 @@ class ResidualChunkConfig(CandidatesConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_residual_scales(self.residual_scale, self.gripper_scale)
+        check_scales(self, "residual_scale", "gripper_scale")
         if self.backup not in ("max", "mean"):
             raise ValueError(f"method.backup={self.backup}: choose max or mean")
 

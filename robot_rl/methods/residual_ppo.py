@@ -23,7 +23,7 @@ from robot_rl.learning.config import (
     STATE_ALONE,
     check_counts,
     check_hidden_and_gamma,
-    check_residual_scales,
+    check_scales,
 )
 from robot_rl.learning.critics import gradient_step
 from robot_rl.methods.method import Agent, AgentContext, OnPolicyMethod
@@ -83,7 +83,7 @@ class ResidualPPOConfig:
     """`state` uses no images (the base may); `base` uses the frozen features of the base at every step."""
 
     def __post_init__(self) -> None:
-        check_residual_scales(self.residual_scale, self.gripper_scale)
+        check_scales(self, "residual_scale", "gripper_scale")
         if self.encoder not in (STATE_ALONE, BASE_FEATURES):
             raise ValueError(f"method.encoder={self.encoder}: choose {STATE_ALONE} or {BASE_FEATURES}")
         check_counts(self, "num_envs", "epochs")

@@ -1,5 +1,6 @@
 """Options of `base=remote`."""
 
+import math
 from dataclasses import dataclass, field, fields
 
 UNITS = ("normalized", "si")
@@ -39,8 +40,8 @@ class RemoteConfig:
     """For a server of openpi: its values for an open and a closed gripper, for example [-1, 1]."""
 
     def __post_init__(self) -> None:
-        if not self.timeout > 0:
-            raise ValueError(f"base.timeout={self.timeout}: it must be positive")
+        if not 0 < self.timeout < math.inf:
+            raise ValueError(f"base.timeout={self.timeout}: it must be positive and finite")
         if self.execute is not None and self.execute < 1:
             raise ValueError(f"base.execute={self.execute}: it must be at least 1")
         for name, valid in (("action_units", UNITS), ("action_mode", MODES)):

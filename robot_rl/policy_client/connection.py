@@ -128,6 +128,10 @@ class PolicyConnection:
                 if not isinstance(error.__cause__, EOFError):
                     raise self.lost(_refusal(error)) from None
                 reason = "it closes the connection"
+            except BaseException:
+                # The reply may still come, and the next request would take it for its own.
+                _close(self._open)
+                raise
             _close(self._open)
             if time.monotonic() + pause > deadline:
                 raise self.lost(f"{_line(reason)}: start it, or look at why it ended")

@@ -96,7 +96,7 @@ class LeRobotServer(OpenpiServer):
         """The texts of encoded instructions [B, To, L], or that of one [L]."""
         return decode_instruction(told) if told.ndim == 1 else [decode_instruction(row[-1]) for row in told]
 
-    def _fingerprint(self, metadata: Mapping[str, Any], welcome: bytes, ask: Ask) -> str:
+    def _fingerprint(self, welcome: bytes, ask: Ask) -> str:
         """Names the policy by its metadata, which have the fingerprint of its files."""
-        del metadata, ask
+        del ask
         return reply_fingerprint(welcome)

@@ -1,6 +1,7 @@
 """A policy behind a stock openpi server, whose observations and actions the configuration declares."""
 
 import sys
+import weakref
 from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any, Final
@@ -82,7 +83,16 @@ class OpenpiServer:
             image_size=observed.image_size if config.cameras else None,
             instruction=self._told is not None,
         )
-        connection.identify(self._fingerprint)
+        # Without a cycle, which would keep the connection open until garbage is collected.
+        itself = weakref.ref(self)
+
+        def fingerprint(metadata: Mapping[str, Any], welcome: bytes, ask: Ask) -> str:
+            del metadata
+            server = itself()
+            assert server
+            return server._fingerprint(welcome, ask)
+
+        connection.identify(fingerprint)
         self._clipped = False
 
     def sample(
@@ -165,9 +175,8 @@ class OpenpiServer:
             frame[INSTRUCTION] = self._told
         return self._request(frame)
 
-    def _fingerprint(self, metadata: Mapping[str, Any], welcome: bytes, ask: Ask) -> str:
+    def _fingerprint(self, welcome: bytes, ask: Ask) -> str:
         """Names the policy by its metadata and, if it draws no noise, its answer to a fixed observation."""
-        del metadata
         if not self.spec.deterministic:
             return reply_fingerprint(welcome)
         observed = ObservationSpec.from_dict(self.environment["observation_spec"])

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from robot_rl.envs.instruction import encode_instruction
 from robot_rl.policies.bases.base_policy import BaseSpec
 from robot_rl.policy_client.codec import (
     BATCH,
@@ -140,4 +141,8 @@ def _read(connection: PolicyConnection) -> _Metadata:
         sizes.append(0)
     if not all(1 <= size <= _MAX_SIZE for size in sizes):
         raise ValueError(f"{connection.url} describes itself with sizes that cannot be")
+    if bounds and not (np.isfinite([bounds.center, bounds.half_range]).all() and min(bounds.half_range) > 0):
+        raise ValueError(f"{connection.url} describes itself with a range of states that cannot be")
+    if found.example_instruction is not None:
+        encode_instruction(found.example_instruction)
     return found

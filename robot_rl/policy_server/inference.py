@@ -30,6 +30,8 @@ from robot_rl.policy_client.codec import (
     SAMPLES,
     MessageError,
 )
+from robot_rl.policy_client.own_server import SERVER
+from robot_rl.policy_client.remote_base import RemoteBase
 from robot_rl.policy_server.requests import (
     MAX_ROWS,
     MAX_SAMPLES,
@@ -90,7 +92,7 @@ class PolicyInference:
     def metadata(self) -> dict[str, Any]:
         spec, observed, environment = self.base.spec, self.observed, self._environment
         return {
-            "server": "robot-rl",
+            "server": SERVER,
             "kind": "tuned" if self.tuned else "base",
             "fingerprint": self._fingerprint,
             "task": environment["task"],
@@ -124,7 +126,7 @@ class PolicyInference:
         if self.tuned:
             return description
         description["feature_size"] = self.base.feature_size
-        if isinstance(self.base, ImitationPolicy):
+        if isinstance(self.base, ImitationPolicy | RemoteBase):
             ranges = self.base.state_normalizer
             description["state_range"] = {
                 "center": ranges.center.tolist(),
@@ -155,7 +157,7 @@ class PolicyInference:
     def check(self, request: Mapping[str, Any]) -> Query:
         spec, reads_features = self.base.spec, FEATURES in request and not self.tuned
         if reads_features and (size := self.base.feature_size):
-            reader = RequestReader(request, [FEATURES], [], 0, MAX_ROWS)
+            reader = RequestReader(request, [FEATURES], [], 0)
             obs: dict[str, NDArray[Any]] = {FEATURES: reader.floats(FEATURES, (size,))}
         else:
             reader, obs = self._observed(request)
@@ -166,7 +168,9 @@ class PolicyInference:
         if self.tuned and samples > 1:
             raise MessageError(f"{SAMPLES} is for base policies: a tuned one chooses among its own samples")
         if samples > 1 and spec.noise_shape is None:
-            raise MessageError(f"{SAMPLES}: this base has no noise input, so all its samples are equal")
+            raise MessageError(
+                f"{SAMPLES}: this base has no noise input, so it gives one sample of a request"
+            )
         bulk, features = reader.flag(BULK), reader.flag(RETURN_FEATURES)
         if self.tuned and (bulk or features):
             raise MessageError(f"{BULK if bulk else RETURN_FEATURES} is for base policies")
@@ -238,7 +242,7 @@ class PolicyInference:
         spec, size = self.base.spec, self.observed.image_size
         names = ["state", *(f"images.{camera}" for camera in self._cameras)]
         told = [INSTRUCTION] if spec.instruction else []
-        reader = RequestReader(request, names, [*told, PROMPT], spec.obs_steps, MAX_ROWS)
+        reader = RequestReader(request, names, [*told, PROMPT], spec.obs_steps)
         obs: dict[str, NDArray[Any]] = {"state": reader.floats("state", (self.observed.state_size,))}
         for name in names[1:]:
             obs[name] = reader.image(name, size)

@@ -75,7 +75,6 @@ class RequestReader:
         observed: Sequence[str],
         ignored: Sequence[str],
         steps: int,
-        max_rows: int = MAX_ROWS,
     ) -> None:
         """Check the names, and find out whether it is a batch.
 
@@ -84,13 +83,12 @@ class RequestReader:
             observed: keys of the policy's observations.
             ignored: other keys that it may have, besides the reserved ones.
             steps: observation steps To of the policy; 0 if its observations have no such axis.
-            max_rows: largest number of observations.
         """
         self._request, self._steps = request, steps
         known = (*observed, *ignored, *RESERVED)
         if unknown := [name for name in request if name not in known]:
             raise MessageError(f"unknown key {unknown[0]!r:.60}; this policy observes {', '.join(observed)}")
-        self.rows = self.integer(BATCH, 1, 1, max_rows) if BATCH in request else None
+        self.rows = self.integer(BATCH, 1, 1, MAX_ROWS) if BATCH in request else None
         """Number of observations, or None for one without the axis B."""
         least = 0 if request.get(RETURN_FEATURES) is True else 1
         self.samples = self.integer(SAMPLES, 1, least, MAX_SAMPLES)

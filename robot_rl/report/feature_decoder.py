@@ -84,15 +84,17 @@ def fit_decoder(data: Path, base: BasePolicy, seed: int = 0, updates: int = _UPD
 @torch.no_grad()
 def example_frames(data: Path, base: BasePolicy) -> tuple[Tensor, Tensor]:
     """Vectors [T, V] of a dataset's frames, and images uint8 [T, H, C W, 3]."""
-    observed = Dataset(data).observations()
-    spec = base.spec
-    names = ["state", *(f"images.{camera}" for camera in spec.cameras)]
-    names += ["instruction"] if spec.instruction else []
-    if missing := [name for name in names if name not in observed]:
+    dataset, spec = Dataset(data), base.spec
+    observed = dataset.observations(images=False)
+    names = ["state", "instruction"] if spec.instruction else ["state"]
+    missing = [camera for camera in spec.cameras if camera not in dataset.observation_spec.cameras]
+    if missing := [*(name for name in names if name not in observed), *missing]:
         raise ValueError(f"dataset {data} has no {', '.join(missing)}")
     count = len(observed["state"])
     rows = np.linspace(0, count - 1, min(count, _MOST_FRAMES)).round().astype(int)
     frames = {name: torch.from_numpy(observed[name][rows]) for name in names}
+    for camera in spec.cameras:
+        frames[f"images.{camera}"] = torch.from_numpy(dataset.frames(camera)[rows])
     layout = Layout(spec.state_size, spec.obs_steps, features_of_state=base.features_of_state)
     vectors = []
     for part in torch.arange(len(rows)).split(_BATCH):

@@ -28,20 +28,21 @@ def feature_videos(data: ImaginationData) -> tuple[list[Video], str]:
     if path is None:
         return [], "The run has no demonstrations, from whose images a decoder of the features learns."
     try:
-        networks, _ = load_networks(data.path)
+        networks, meta = load_networks(data.path)
         assert isinstance(networks, FinetunedPolicy)
         if not networks.base.spec.cameras:
             return [], "The base sees no images that could be drawn."
         decoder = fit_decoder(Path(path), networks.base)
     except ValueError as error:
         return [], f"The decoder of features cannot learn from the demonstrations: {error}."
-    return [_video(data, decoder, episode) for episode in chosen_episodes(data.shown_episodes)], ""
+    fps = int(meta["environment"]["control_freq"])
+    return [_video(data, decoder, episode, fps) for episode in chosen_episodes(data.shown_episodes)], ""
 
 
-def _video(data: ImaginationData, decoder: FeatureDecoder, episode: Episode) -> Video:
+def _video(data: ImaginationData, decoder: FeatureDecoder, episode: Episode, fps: int) -> Video:
     assert data.model
     chunks = int(data.config["imagination"]["chunks"])
     imagined = torch.from_numpy(imagined_states(data.model, episode, data.chunk, chunks, data.history))
     halves = [decoder.draw(vectors[:MOST_FRAMES]) for vectors in (episode.states, imagined)]
     enlarged = [list(half.repeat(_ENLARGED, 1).repeat(_ENLARGED, 2)) for half in halves]
-    return Video(describe_episode(episode), side_by_side(enlarged, int(data.config["task"]["control_freq"])))
+    return Video(describe_episode(episode), side_by_side(enlarged, fps))

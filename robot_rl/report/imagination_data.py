@@ -39,7 +39,7 @@ class Horizon:
     persistence: list[float]
     """Of predicting that nothing moves."""
     linear: list[float]
-    """Of a linear model with the same inputs."""
+    """Of a linear model, from two frames and the actions."""
     windows: list[int]
     """Number of rollouts of each length."""
 

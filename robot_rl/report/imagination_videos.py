@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,18 +35,18 @@ def imagination_videos(data: ImaginationData) -> tuple[list[Video], str]:
     """Videos of a successful and of a failed episode, and why there are none."""
     if data.model is None:
         return [], "The model is in another process, so nothing is imagined for this page."
-    try:
-        env = make_env(TaskConfig(**data.config["task"]))
-        env.reset(seed=0)
-    except (KeyError, TypeError, ValueError) as error:
-        return [], f"The task cannot be simulated here ({error}), so there are no videos."
-    try:
-        shown = ShownState(env)
+    with ExitStack() as closing:
+        try:
+            env = make_env(TaskConfig(**data.config["task"]))
+            closing.callback(env.close)
+            env.reset(seed=0)
+        except (KeyError, TypeError, ValueError) as error:
+            return [], f"The task cannot be simulated here ({error}), so there are no videos."
+        try:
+            shown = ShownState(env)
+        except ValueError as error:
+            return [], f"The scene of this task cannot be drawn from its state: {error}."
         return [_video(env, shown, data, episode) for episode in chosen_episodes(data.shown_episodes)], ""
-    except ValueError as error:
-        return [], f"The scene of this task cannot be drawn from its state: {error}."
-    finally:
-        env.close()
 
 
 def imagined_states(

@@ -66,13 +66,16 @@ class PeriodicEvaluation:
             ValueError: if the list of initial states is missing or too short.
         """
         self._envs = make_vector_env(task, _NUM_ENVS)
-        self._initial = load_states(self._envs)
-        if not 1 <= episodes <= len(self._initial.states):
+        try:
+            self._initial = load_states(self._envs)
+            if not 1 <= episodes <= len(self._initial.states):
+                raise ValueError(
+                    f"eval_episodes={episodes}: the list {self._initial.name} has "
+                    f"{len(self._initial.states)} states; choose 1 to {len(self._initial.states)}"
+                )
+        except ValueError:
             self._envs.close()
-            raise ValueError(
-                f"eval_episodes={episodes}: the list {self._initial.name} has "
-                f"{len(self._initial.states)} states; choose 1 to {len(self._initial.states)}"
-            )
+            raise
         self._episodes, self._device, self._save_policy, self._clock = episodes, device, save_policy, clock
         self._execution = execution
 

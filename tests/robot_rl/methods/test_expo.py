@@ -264,6 +264,7 @@ def test_resumed_learner_continues_exactly(changes: dict) -> None:
     [
         ({"backup_entropy": True}, "backup_entropy"),
         ({"edit_scale": 0.0}, "edit_scale"),
+        ({"gripper_scale": 3.0}, "gripper_scale"),
         ({"target_candidates": 4}, "target_candidates"),
         ({"execute_fraction": 1.5}, "execute_fraction"),
         ({"alpha_min": 1.0}, "alpha_min"),

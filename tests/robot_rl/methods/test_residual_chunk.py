@@ -164,6 +164,7 @@ def test_resumed_learner_continues_exactly() -> None:
         ({"warmup_steps": 0}, "warmup_steps=0: nothing is learned"),
         ({"critics_per_target": 11}, "critics_per_target"),
         ({"residual_scale": 0.0}, r"method\.residual_scale=0\.0: choose it in \(0, 2\]"),
+        ({"utd": 0.0}, r"method\.utd=0\.0: updates per environment step must be more than 0"),
         ({"residual_scale": 2.5}, r"method\.residual_scale=2\.5: choose it in \(0, 2\]"),
         ({"gripper_scale": -1.0}, r"method\.gripper_scale=-1\.0: choose it in \(0, 2\]"),
     ],

@@ -18,7 +18,7 @@ from robot_rl.policy_client.own_server import OwnServer
 from robot_rl.policy_client.remote_base import RemoteBase, connect_base
 from tests.robot_rl.policy_client.policy_servers import pack, served, stock
 from tests.robot_rl.policy_client.test_openpi_server import ENVIRONMENT, MAPPING, Policy, observations
-from tests.robot_rl.policy_server.small_policies import ACTION, HORIZON, environment, flow
+from tests.robot_rl.policy_server.small_policies import ACTION, HORIZON, STATE, environment, flow
 
 PATIENCE = 60.0
 
@@ -207,6 +207,14 @@ def test_an_answer_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch)
         ({"spec": {**flow().spec.as_dict(), "noise_shape": [4, -2]}}, "sizes that cannot be"),
         ({"state_range": {"center": [0.0], "half_range": [1.0]}}, "sizes that cannot be"),
         ({"max_batch": 0}, "sizes that cannot be"),
+        *(
+            (
+                {"state_range": {"center": [0.0] * STATE, "half_range": [1.0] * (STATE - 1) + [width]}},
+                "a range of states that cannot be",
+            )
+            for width in (0.0, -1.0, float("nan"), float("inf"))
+        ),
+        ({"example_instruction": "x" * 129}, "has 129 bytes"),
     ],
 )
 def test_a_damaged_description_is_refused_in_one_line(change: Any, words: str) -> None:
@@ -234,3 +242,9 @@ def test_a_damaged_description_is_refused_in_one_line(change: Any, words: str) -
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="give ws://host:port"):
         connect_base(RemoteConfig(url, timeout=1), {})
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_time_that_is_no_limit_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match="it must be positive and finite"):
+        RemoteConfig("ws://127.0.0.1:1", timeout=seconds)

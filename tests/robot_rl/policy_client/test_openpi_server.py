@@ -1,5 +1,7 @@
 """`base=remote` with a stock openpi server: what the mapping declares is what is sent and how it is read."""
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -148,3 +150,38 @@ def test_a_mapping_is_refused_by_a_server_that_describes_itself() -> None:
 def test_actions_that_cannot_be_used_are_refused(actions: Any, words: str) -> None:
     with stock(lambda _: {"actions": actions}) as url, pytest.raises(ValueError, match=words):
         remote(url)
+
+
+def test_a_connection_ends_with_its_base() -> None:
+    """Without waiting for the garbage to be collected: each evaluation of a run opens another connection."""
+    with stock(Policy()) as url:
+        base = remote(url)
+        server = weakref.ref(base._server)
+        connection = base._server._connection._open[0]
+        gc.disable()
+        try:
+            del base
+            assert server() is None
+        finally:
+            gc.enable()
+        assert connection.socket.fileno() == -1
+
+
+def test_the_reply_to_an_interrupted_request_is_not_taken_for_that_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with stock(Policy()) as url:
+        base, obs = remote(url), observations(2)
+        first, second = ({name: value[row : row + 1] for name, value in obs.items()} for row in range(2))
+        expected = base.sample(second).actions
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        (connection,) = base._server._connection._open
+        monkeypatch.setattr(connection, "recv", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            base.sample(first)
+        monkeypatch.undo()
+        assert torch.equal(base.sample(second).actions, expected)
+        assert not torch.equal(base.sample(first).actions, expected)

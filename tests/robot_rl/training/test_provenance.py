@@ -73,10 +73,18 @@ def make_run(directory: Path, code: Code = CLEAN, **changes: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    "place", ["", "policies/00000100", "policies/00000100/policy", "checkpoints/1/policy"]
+    "place",
+    [
+        "",
+        "policies/00000100",
+        "policies/00000100/policy",
+        "checkpoints/1/policy",
+        "checkpoints/1/policy/base",
+    ],
 )
 def test_finished_run_of_a_commit_is_frozen(tmp_path: Path, place: str) -> None:
     run = make_run(tmp_path / "run")
+    (run / "checkpoints").mkdir()
     (run / place).mkdir(parents=True, exist_ok=True)
     assert check_frozen(run / place, Code("later", dirty=False)) == {
         "commit": "later",
@@ -106,6 +114,7 @@ def test_what_is_not_frozen_is_an_error(tmp_path: Path, change: Any, message: st
     run = make_run(tmp_path / "run", finished=False)
     make_run(run)
     (run / "policies" / "00000100").mkdir(parents=True)
+    (run / "checkpoints").mkdir()
     change(run)
     for place in (run, run / "policies" / "00000100"):
         with pytest.raises(UserError, match=f"split=test: .*{message}"):
