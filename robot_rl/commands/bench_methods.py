@@ -28,8 +28,8 @@ class Config:
     """Folder of protocols, one YAML file per task, or one of these files."""
     results: str = "benchmarks/results/methods"
     """Folder of the results; runs with a result are skipped."""
-    runs_dir: str = "runs/bench"
-    """Working directory: demonstrations, bases and runs."""
+    runs_dir: str | None = None
+    """Working directory: demonstrations, bases and runs; `runs/bench/<folder of the protocol>` if null."""
     tasks: list[str] = field(default_factory=list)
     """Tasks to run; all if empty."""
     only: list[str] = field(default_factory=list)
@@ -53,6 +53,7 @@ class Config:
 
 def run(config: Config) -> None:
     results = Path(config.results)
+    runs_dir = Path(config.runs_dir or Path("runs/bench") / _folder(Path(config.protocol)))
     with mistakes():
         choose_device(config.device)
         split = check_split(config.split)
@@ -65,12 +66,12 @@ def run(config: Config) -> None:
     if not todo:
         return
     with (
-        lock_folder(Path(config.runs_dir), "robot-rl bench methods", "runs_dir") as keep_open,
+        lock_folder(runs_dir, "robot-rl bench methods", "runs_dir") as keep_open,
         make_launcher(config.launcher, config.device, [keep_open]) as launcher,
         stop_on_signal() as stop,
         progress(len(todo), "bench methods", "runs") as show,
     ):
-        runner = Runner(Path(config.runs_dir), results, config.device, launcher)
+        runner = Runner(runs_dir, results, config.device, launcher)
         failures = runner.run(todo, config.jobs, stop, show)
     if stop():
         print("stopped; the same command goes on from here", file=sys.stderr)
@@ -80,3 +81,9 @@ def run(config: Config) -> None:
         print(f"{count}; the same command tries again:", file=sys.stderr)
         print("\n".join(failures), file=sys.stderr)
         raise SystemExit(1)
+
+
+def _folder(protocol: Path) -> str:
+    """Name of the folder of a protocol."""
+    place = protocol.resolve()
+    return place.parent.name if place.is_file() else place.name
