@@ -81,20 +81,20 @@ class ValueCodec(nn.Module):
 class EnsembleLinear(nn.Module):
     """Weights [E, in, out] and biases [E, 1, out] of E linear layers."""
 
-    def __init__(self, num_critics: int, size_in: int, size_out: int) -> None:
+    def __init__(self, count: int, size_in: int, size_out: int) -> None:
         super().__init__()
         bound = 1 / math.sqrt(size_in)
-        self.weight = nn.Parameter(torch.empty(num_critics, size_in, size_out).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(num_critics, 1, size_out).uniform_(-bound, bound))
+        self.weight = nn.Parameter(torch.empty(count, size_in, size_out).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(count, 1, size_out).uniform_(-bound, bound))
 
 
 class EnsembleLayerNorm(nn.Module):
     """Gains and biases [E, 1, size] of E LayerNorms."""
 
-    def __init__(self, num_critics: int, size: int) -> None:
+    def __init__(self, count: int, size: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(num_critics, 1, size))
-        self.bias = nn.Parameter(torch.zeros(num_critics, 1, size))
+        self.weight = nn.Parameter(torch.ones(count, 1, size))
+        self.bias = nn.Parameter(torch.zeros(count, 1, size))
 
 
 class EnsembleCritic(nn.Module):

@@ -55,7 +55,7 @@ class Returns:
 
         A success [B] is that of the last of these steps; it ends the episode, so its discount is 0.
         """
-        steps = torch.arange(chunk.shape[1], device=chunk.device)
+        steps = torch.arange(chunk.shape[1])
         made = steps < length[:, None]
         powers = self.gamma ** steps.float()
         each = self.offset + (success[:, None] & (steps == length[:, None] - 1)).float()
@@ -136,8 +136,7 @@ class Branches:
         have one chunk then, and nothing uses the samples of its next state, which are the same ones.
         """
         model, learner = self.model, self.learner
-        device = start.frames.device
-        member = torch.randint(model.members, (len(start.frames),), generator=generator).to(device)
+        member = torch.randint(model.members, (len(start.frames),), generator=generator)
         assert (stored is None) == (self.sample_base is not None)
         assert stored is None or len(limits.uncertainty) == 1
         samples = stored or self._sample_base(start, generator)
@@ -156,7 +155,7 @@ class Branches:
             samples_after = stored or self._sample_base(after, generator)
             reward, discount = self.returns.of_chunk(chunk, now.past, outcome.length, outcome.success)
             row = self._row("", now, samples) | self._row("next.", after, samples_after)
-            valid = torch.arange(chunk.shape[1], device=device) < outcome.length[:, None]
+            valid = torch.arange(chunk.shape[1]) < outcome.length[:, None]
             row |= {
                 "chunk": chunk,
                 "chunk_mask": valid.float(),

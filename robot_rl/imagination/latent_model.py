@@ -75,7 +75,7 @@ class LatentModel(StateModel):
         moved = self._change(states, past, actions, mask, components[..., 1, :], memory)
         seen = torch.cat([frames[..., 1, :], memory], -1)[..., None, :]
         # Of the actions those until each step [..., h, h A].
-        until = torch.ones(2 * (self.shape.chunk,), device=actions.device).tril()[..., None]
+        until = torch.ones(2 * (self.shape.chunk,)).tril()[..., None]
         made = ((actions * mask[..., None])[..., None, :, :] * until).flatten(-2)
         unit, unit_of_components = self._split(self.step_scale)
         parts = (seen, made, moved.detach() / (_UNIT * unit))

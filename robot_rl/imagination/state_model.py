@@ -83,9 +83,9 @@ class StateModel(nn.Module):
     step_scale: Tensor
     """Standard deviation of the change in one step, of normalised states [Z]."""
 
-    def __init__(self, config: StateModelConfig, shape: Shape, device: torch.device, seed: int) -> None:
+    def __init__(self, config: StateModelConfig, shape: Shape, seed: int) -> None:
         super().__init__()
-        self.config, self.shape, self.device = config, shape, device
+        self.config, self.shape = config, shape
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             size = self._build(shape.state)
@@ -93,7 +93,6 @@ class StateModel(nn.Module):
         self.register_buffer("step_scale", torch.ones(size))
         self.register_buffer("center", torch.zeros(shape.state))
         self.register_buffer("scale", torch.ones(shape.state))
-        self.to(device)
         self.fitted = False
         self._generator = torch.Generator().manual_seed(seed)
         dynamics = [p for name, p in self.named_parameters() if not name.startswith("classifier.")]
@@ -123,8 +122,8 @@ class StateModel(nn.Module):
     ) -> Prediction:
         frames, context = self._encode(situation.frames), situation.context
         seen = context and context.encoded(self._encode)
-        steps = torch.arange(chunk.shape[1], device=chunk.device)
-        mask = torch.ones(chunk.shape[:2], device=chunk.device)
+        steps = torch.arange(chunk.shape[1])
+        mask = torch.ones(chunk.shape[:2])
         if length is not None:
             mask = (steps < length[:, None]).float()
         means = self._predict(frames, situation.past, chunk, mask, seen)
@@ -132,7 +131,7 @@ class StateModel(nn.Module):
         # An episode ends with its success, so a step's probability holds if none before it succeeded.
         success = 1 - (1 - logits.sigmoid() * mask).cumprod(2)
         ends = means[:, :, -1] if length is None else means[:, torch.arange(len(chunk)), length - 1]
-        chosen = means[member, torch.arange(len(chunk), device=chunk.device)]
+        chosen = means[member, torch.arange(len(chunk))]
         return Prediction(
             self._renormalize(self._decode(chosen, situation.frames[:, -1:])),
             success.amin(0),
@@ -272,7 +271,7 @@ class StateModel(nn.Module):
     def _classifier_loss(self, windows: Windows, predicted: Tensor, valid: Tensor) -> Tensor:
         """Cross entropy of success on recorded and on predicted states, summed over the networks."""
         labels = windows.success.float()
-        total = torch.zeros((), device=predicted.device)
+        total = torch.zeros(())
         for states, judged in ((windows.states, valid & windows.seen), (predicted.detach(), valid)):
             loss = F.binary_cross_entropy_with_logits(self._logits(states), labels, reduction="none")
             total = total + _mean(loss, judged).sum()

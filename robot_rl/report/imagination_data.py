@@ -208,9 +208,9 @@ def _model(options: dict[str, Any], state: dict[str, Any]) -> tuple[int, StateMo
     model: StateModel
     if options["name"] == "latent":
         latent = LatentShape(*sizes, int(shape["features"]), str(shape["features_of"]))
-        model = LatentModel(LatentModelConfig(**options), latent, torch.device("cpu"), 0)
+        model = LatentModel(LatentModelConfig(**options), latent, 0)
     else:
-        model = StateModel(StateModelConfig(**options), Shape(*sizes), torch.device("cpu"), 0)
+        model = StateModel(StateModelConfig(**options), Shape(*sizes), 0)
     model.restore(state)
     return chunk, model
 

@@ -166,6 +166,6 @@ def _build_world_model(
         size = layout.size(context.encoder.features)
         features, sizes = size - spec.state_size, (size, spec.action_size)
         latent = LatentShape(*sizes, chunk, quaternions, features, fingerprint(context.base))
-        return LatentModel(config, latent, context.device, context.seed)
+        return LatentModel(config, latent, context.seed)
     shape = Shape(spec.state_size, spec.action_size, chunk, quaternions)
-    return StateModel(config, shape, context.device, context.seed)
+    return StateModel(config, shape, context.seed)

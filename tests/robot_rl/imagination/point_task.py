@@ -266,8 +266,8 @@ class PointRun:
                     return model(imagination)
                 if isinstance(imagination, LatentModelConfig):
                     latent = LatentShape(4, 2, chunk, (), 2, "the base")
-                    return LatentModel(imagination, latent, context.device, seed)
-                return StateModel(imagination, Shape(2, 2, chunk), context.device, seed)
+                    return LatentModel(imagination, latent, seed)
+                return StateModel(imagination, Shape(2, 2, chunk), seed)
 
             content = self.method.replay_content
             layout = Layout(2, 1, FEATURE_COPIES) if features else Layout(2)

@@ -156,7 +156,7 @@ class Killed(StateModel):
     """Dies in its third fit, between two gradient steps."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(SMALL, Shape(2, 2, CHUNK), torch.device("cpu"), 0)
+        super().__init__(SMALL, Shape(2, 2, CHUNK), 0)
         self.fits = 0
 
     def fit(self, episodes, newest, updates):  # type: ignore[no-untyped-def]
@@ -287,8 +287,8 @@ def test_shares_of_starts_may_add_up_to_1(tmp_path: Path) -> None:
 
 
 def test_a_model_of_another_version_is_refused() -> None:
-    model = StateModel(StateModelConfig(hidden=[8]), Shape(2, 2, CHUNK), torch.device("cpu"), 0)
-    other = StateModel(StateModelConfig(hidden=[9]), Shape(2, 2, CHUNK), torch.device("cpu"), 0)
+    model = StateModel(StateModelConfig(hidden=[8]), Shape(2, 2, CHUNK), 0)
+    other = StateModel(StateModelConfig(hidden=[9]), Shape(2, 2, CHUNK), 0)
     with pytest.raises(ValueError, match="begin a new run"):
         model.restore(other.checkpoint())
 

@@ -24,7 +24,7 @@ def seen(episodes: list[Episode]) -> list[Episode]:
 
 def model(seed: int = 0, features_of: str = "base", config: LatentModelConfig = SMALL) -> LatentModel:
     shape = LatentShape(1 + FEATURES, 2, CHUNK, (), FEATURES, features_of)
-    return LatentModel(config, shape, torch.device("cpu"), seed)
+    return LatentModel(config, shape, seed)
 
 
 def whole_windows(episodes: list[Episode]) -> tuple[Situation, Tensor, Tensor]:

@@ -30,7 +30,7 @@ def linear_episodes(count: int, length: int = 20, seed: int = 0) -> list[Episode
 
 
 def model(seed: int = 0, **shape: tuple[int, ...]) -> StateModel:
-    return StateModel(SMALL, Shape(2, 2, 4, **shape), CPU, seed)
+    return StateModel(SMALL, Shape(2, 2, 4, **shape), seed)
 
 
 def all_windows(episodes: list[Episode]) -> tuple[Situation, torch.Tensor, torch.Tensor]:
@@ -80,7 +80,7 @@ def test_members_disagree_more_where_there_was_no_data() -> None:
 
 
 def test_predicted_quaternions_have_length_one() -> None:
-    made = StateModel(SMALL, Shape(5, 2, 4, quaternions=(1,)), CPU, 0)
+    made = StateModel(SMALL, Shape(5, 2, 4, quaternions=(1,)), 0)
     states = torch.nn.functional.normalize(torch.randn(3, 2, 5), dim=-1)
     predicted = made.step(
         Situation(states, torch.zeros(3, 4, 2)), torch.zeros(3, 4, 2), torch.zeros(3).long()

@@ -44,7 +44,7 @@ class RandomWeights(StateModel):
     ) -> Prediction:
         if self.how and not self.broken:
             self.broken = True
-            fresh = StateModel(self.config, self.shape, self.device, seed=99)
+            fresh = StateModel(self.config, self.shape, seed=99)
             for weights, drawn in zip(self.parameters(), fresh.parameters(), strict=True):
                 weights.copy_(drawn)
         return super().step(situation, chunk, member, length)

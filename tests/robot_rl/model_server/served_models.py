@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def state_model(seed: int = 0) -> StateModel:
-    return StateModel(SMALL, Shape(2, 2, CHUNK), torch.device("cpu"), seed)
+    return StateModel(SMALL, Shape(2, 2, CHUNK), seed)
 
 
 MODELS: Mapping[str, Callable[[], WorldModel]] = {"oracle": Oracle, "state": state_model}
