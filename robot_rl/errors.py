@@ -15,7 +15,11 @@ from difflib import get_close_matches
 USER_ERROR = 2
 INTERRUPTED = 130
 _STDERR = 2
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk is full",
+    errno.EFBIG: "a file is larger than the file system, or `ulimit -f`, allows",
+}
 _PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
@@ -80,7 +84,8 @@ def _path_message(error: OSError) -> str:
 
 def _full_message(error: OSError) -> str:
     where = f" while writing {os.fsdecode(error.filename)}" if error.filename else ""
-    return f"the disk is full{where}; free some space and run the same command again"
+    advice = "allow it" if error.errno == errno.EFBIG else "free some space"
+    return f"{_DISK_FULL[error.errno or errno.ENOSPC]}{where}; {advice} and run the same command again"
 
 
 def _missing_package(error: Exception) -> str:

@@ -6,6 +6,7 @@ the critics select the one that is executed. FASTER (arXiv 2604.19730): a critic
 ranks N seeds, so that only the best is denoised and edited.
 """
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -159,7 +160,15 @@ class ExpoPolicy(CandidatesPolicy):
     """Executes the best candidate; edits are sampled while exploring, otherwise their mean is used."""
 
     def __init__(self, networks: Expo, num_envs: int, *, seed: int = 0) -> None:
-        base = SeedRankingBase(networks.base, self._best_seed) if networks.spec.faster else networks.base
+        # Without a cycle, which would keep a base's connection open until garbage is collected.
+        itself = weakref.ref(self)
+
+        def best_seed(obs: ObservationHistory, noise: Tensor) -> Tensor:
+            policy = itself()
+            assert policy
+            return policy._best_seed(obs, noise)
+
+        base = SeedRankingBase(networks.base, best_seed) if networks.spec.faster else networks.base
         super().__init__(networks, base, num_envs, seed)
         self.networks = networks
 

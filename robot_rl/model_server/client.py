@@ -59,6 +59,8 @@ _SILENT_AFTER: Final = 60.0
 _BUNCH: Final = 8 * 1024 * 1024
 """Size of the episodes in one message, bytes."""
 _LINGER_MS: Final = 200
+_FARTHEST: Final = 1e6
+"""Largest change of a state in a chunk that is taken for a prediction, in units of the model's scale."""
 A = TypeVar("A", bound=Answer)
 
 
@@ -180,6 +182,9 @@ class RemoteModel:
             raise self._lost("its success_low and success_high are not bounds of a probability")
         if (made.disagreement < 0).any():
             raise self._lost("its disagreement is negative")
+        moved = (made.states - situation.frames[:, -1:]) / self._scale
+        if not (moved.abs() < _FARTHEST).all():
+            raise self._lost(f"its states are {_FARTHEST:,.0f} standard deviations or more from those before")
         return made
 
     def checkpoint(self) -> dict[str, Any]:

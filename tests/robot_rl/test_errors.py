@@ -1,6 +1,7 @@
 """Exit codes, and the one line that a user reads."""
 
 import errno
+import resource
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,21 @@ def test_disk_full_for_real(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert report(action) == 2
     assert "the disk is full" in capsys.readouterr().err
+
+
+def test_a_file_that_is_too_large_for_real(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def action() -> None:
+        (tmp_path / "large").write_bytes(bytes(2000))
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        status = report(action)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert status == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "a file is larger than the file system, or `ulimit -f`, allows" in line
 
 
 def test_a_package_that_is_not_installed_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,8 @@
 """EXPO policy: bounded edits, candidate selection, seed ranking (FASTER), saving, exact restoring."""
 
+import gc
 import math
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,6 +130,23 @@ def test_a_base_that_ranks_seeds_checks_instructions_as_its_base_does() -> None:
     assert ranking.example_instruction == base.example_instruction
     with pytest.raises(ValueError, match="purple"):
         ranking.check_instruction("purple")
+
+
+@pytest.mark.parametrize("faster", [False, True])
+def test_a_policy_ends_without_waiting_for_garbage_to_be_collected(
+    base: DiffusionPolicy, faster: bool
+) -> None:
+    """So that the connection of a base behind a server ends with it."""
+    networks = trained(base, faster=faster)
+    policy = networks.policy(SLOTS)
+    play(policy, 1, explore=True)
+    held = weakref.ref(policy)
+    gc.disable()
+    try:
+        del policy
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("faster", [False, True])

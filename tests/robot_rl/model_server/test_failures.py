@@ -129,6 +129,7 @@ def test_a_run_that_died_makes_room_for_the_next(address: str) -> None:
     [
         ({"states": torch.full((3, CHUNK, 2), torch.nan)}, "states is not finite"),
         ({"disagreement": torch.full((3, 2), torch.inf)}, "disagreement is not finite"),
+        ({"states": torch.full((3, CHUNK, 2), 3e38)}, "1,000,000 standard deviations or more"),
         ({"states": torch.zeros(3, CHUNK + 1, 2)}, "states is <f4"),
         ({"states": torch.zeros(3, CHUNK, 2, dtype=torch.int64)}, "states is <i8"),
         ({"success_high": torch.full((3, CHUNK), 2.0)}, "not bounds of a probability"),
