@@ -171,6 +171,10 @@ class Steps:
         self.starts = torch.nonzero(torch.arange(len(self.state)) < self.last).squeeze(1)
         """Rows at which a step begins."""
 
+    def chunk_starts(self, chunk: int) -> Tensor:
+        """Rows at which each episode's chunks of `chunk` steps begin."""
+        return self.starts[(self.starts - self.first[self.starts]) % chunk == 0]
+
     def windows(self, row: Tensor, chunk: int, chunks: int = 1) -> Windows:
         """Windows that begin at rows [L…], with `chunks` chunks of `chunk` steps."""
         first, last = self.first[row][..., None], self.last[row][..., None]

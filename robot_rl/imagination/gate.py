@@ -173,7 +173,7 @@ def replay_in_model(
         history: chunks before each that the model looks at.
     """
     steps, h = Steps(episodes, history), chunk
-    start = steps.starts[(steps.starts - steps.first[steps.starts]) % h == 0]
+    start = steps.chunk_starts(h)
     window = steps.windows(start, h, chunks)
     member = torch.arange(len(start)) % model.members
     now = situation(window)
@@ -265,10 +265,16 @@ def _backup(
     return reward + discount * values(frames, generator)
 
 
+def pooled(pool: Sequence[EpisodeTest], *names: str) -> list[Tensor]:
+    """Figures of all tested chunks [R, …], by their names in `EpisodeTest`."""
+    return [torch.cat([getattr(test, name) for test in pool]) for name in names]
+
+
 def calibrate(pool: Sequence[EpisodeTest], chunks: int, before: Limits | None = None) -> Limits:
     """Thresholds from tested episodes; if none of them failed, the threshold of success is that `before`."""
-    names = ("depth", "seen", "error", "persistence", "disagreement")
-    depth, seen, error, still, disagreement = (torch.cat([getattr(t, name) for t in pool]) for name in names)
+    depth, seen, error, still, disagreement = pooled(
+        pool, "depth", "seen", "error", "persistence", "disagreement"
+    )
     scale = error[seen & (depth == 0)].square().mean(0).sqrt().clamp(min=1e-6)
     uncertainty = Limits(scale, (), 1.0).uncertainty_of(disagreement)
     tested = torch.stack([uncertainty, error.square().mean(1), still.square().mean(1)])
@@ -317,8 +323,7 @@ def _success_threshold(scores: Sequence[float]) -> float:
 
 def judge_model(pool: Sequence[EpisodeTest], limits: Limits) -> Verdict:
     """Measure a model on tested episodes."""
-    names = ("depth", "seen", "error", "persistence", "disagreement")
-    depth, seen, *parts = (torch.cat([getattr(test, name) for test in pool]) for name in names)
+    depth, seen, *parts = pooled(pool, "depth", "seen", "error", "persistence", "disagreement")
     depth, error, still, disagreement = (part[seen] for part in (depth, *parts))
     size, uncertainty = error.square().mean(1).sqrt(), limits.uncertainty_of(disagreement)
     # Chunks beyond the threshold are never used.
@@ -326,9 +331,7 @@ def judge_model(pool: Sequence[EpisodeTest], limits: Limits) -> Verdict:
     relative = size[used].square().mean() / still[used].square().mean().clamp(min=1e-12)
     # Depth by depth, as the thresholds: errors and disagreement both grow with it.
     ranks = [rank_correlation(uncertainty[depth == i], size[depth == i]) for i in depth.unique()]
-    success, possible, succeeded = (
-        torch.cat([getattr(test, name) for test in pool]) for name in ("success", "possible", "succeeded")
-    )
+    success, possible, succeeded = pooled(pool, "success", "possible", "succeeded")
     missed, sure = 1.0, 0.0
     if succeeded.any():
         missed = float((possible[succeeded] < DOUBT).float().mean())

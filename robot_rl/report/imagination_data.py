@@ -77,10 +77,6 @@ class ImaginationData:
         """Those that the model has not learned from or, if there are none, the newest."""
         return self.episodes[self.learned :] or self.episodes[-10:]
 
-    def pooled(self, name: str) -> Tensor:
-        """A figure of all tested chunks [R, …]."""
-        return torch.cat([getattr(test, name) for test in self.pool])
-
 
 def read_imagination(run: Path) -> ImaginationData:
     """Read the imagination of a run from its newest checkpoint.
@@ -138,7 +134,7 @@ def measure_horizon(data: ImaginationData) -> Horizon | None:
     if model is None:
         return None
     steps = Steps(data.shown_episodes, data.history)
-    start = steps.starts[(steps.starts - steps.first[steps.starts]) % h == 0]
+    start = steps.chunk_starts(h)
     window = steps.windows(start, h, _MOST_CHUNKS)
     whole = window.seen.view(len(start), _MOST_CHUNKS, h).all(2)
     alive = torch.nonzero(whole[:, 0]).squeeze(1)

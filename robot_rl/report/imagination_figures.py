@@ -10,7 +10,14 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFor
 from scipy.integrate import trapezoid
 from scipy.stats import norm
 
-from robot_rl.imagination.gate import MAX_ERROR, MAX_FALSE_EPISODES, MAX_GAP, MAX_MISSED, MIN_RANK
+from robot_rl.imagination.gate import (
+    MAX_ERROR,
+    MAX_FALSE_EPISODES,
+    MAX_GAP,
+    MAX_MISSED,
+    MIN_RANK,
+    pooled,
+)
 from robot_rl.report.imagination_data import Decision, Horizon, ImaginationData
 from robot_rl.report.style import BASE, MUTED, SURFACE, TUNED, page_style, to_svg
 
@@ -55,8 +62,8 @@ def horizon(found: Horizon) -> str:
 
 def coverage(data: ImaginationData) -> str:
     """Part of the errors inside intervals of a nominal coverage."""
-    seen = data.pooled("seen")
-    error, spread = (data.pooled(name)[seen].abs().numpy() for name in ("error", "disagreement"))
+    seen, *parts = pooled(data.pool, "seen", "error", "disagreement")
+    error, spread = (part[seen].abs().numpy() for part in parts)
     held_out = data.limits.error.numpy()
     width = norm.ppf((1 + _LEVELS) / 2)
     with page_style():
@@ -72,10 +79,10 @@ def coverage(data: ImaginationData) -> str:
 
 def uncertainty(data: ImaginationData) -> str:
     """Error of tested chunks over the uncertainty of the model about them."""
-    seen = data.pooled("seen")
-    size = data.pooled("error")[seen].square().mean(1).sqrt().numpy()
-    spread = data.limits.uncertainty_of(data.pooled("disagreement")[seen]).numpy()
-    depth = data.pooled("depth")[seen].numpy()
+    seen, *parts = pooled(data.pool, "seen", "error", "disagreement", "depth")
+    error, disagreement, deep = (part[seen] for part in parts)
+    size, depth = error.square().mean(1).sqrt().numpy(), deep.numpy()
+    spread = data.limits.uncertainty_of(disagreement).numpy()
     chosen = np.linspace(0, len(size) - 1, min(len(size), _POINTS)).round().astype(int)
     with page_style():
         figure, axes = _axes(4.6, 3.1)
@@ -96,7 +103,7 @@ def uncertainty(data: ImaginationData) -> str:
 
 def roc(data: ImaginationData) -> Roc | None:
     """True over false successes of tested chunks at all thresholds; None without a success or a failure."""
-    score, truth = data.pooled("success").numpy(), data.pooled("succeeded").numpy()
+    score, truth = (part.numpy() for part in pooled(data.pool, "success", "succeeded"))
     if truth.all() or not truth.any():
         return None
     thresholds = np.unique(np.append(score, np.inf))[::-1]
