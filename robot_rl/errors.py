@@ -15,11 +15,7 @@ from difflib import get_close_matches
 USER_ERROR = 2
 INTERRUPTED = 130
 _STDERR = 2
-_DISK_FULL = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk is full",
-    errno.EFBIG: "a file is larger than the file system, or `ulimit -f`, allows",
-}
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 
 
@@ -84,8 +80,10 @@ def _path_message(error: OSError) -> str:
 
 def _full_message(error: OSError) -> str:
     where = f" while writing {os.fsdecode(error.filename)}" if error.filename else ""
-    advice = "allow it" if error.errno == errno.EFBIG else "free some space"
-    return f"{_DISK_FULL[error.errno or errno.ENOSPC]}{where}; {advice} and run the same command again"
+    reason, advice = "the disk is full", "free some space"
+    if error.errno == errno.EFBIG:
+        reason, advice = "a file is larger than the file system, or `ulimit -f`, allows", "allow it"
+    return f"{reason}{where}; {advice} and run the same command again"
 
 
 def _missing_package(error: Exception) -> str:
@@ -99,7 +97,7 @@ def _missing_package(error: Exception) -> str:
 
 
 def _disk_full(error: BaseException) -> OSError | None:
-    """The out-of-space error that caused `error`, which a library may have wrapped; None if there is none."""
+    """The lack of space that caused `error`, which a library may have wrapped; None if there is none."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in _DISK_FULL:

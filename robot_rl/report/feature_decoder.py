@@ -87,8 +87,9 @@ def example_frames(data: Path, base: BasePolicy) -> tuple[Tensor, Tensor]:
     dataset, spec = Dataset(data), base.spec
     observed = dataset.observations(images=False)
     names = ["state", "instruction"] if spec.instruction else ["state"]
-    missing = [camera for camera in spec.cameras if camera not in dataset.observation_spec.cameras]
-    if missing := [*(name for name in names if name not in observed), *missing]:
+    missing = [name for name in names if name not in observed]
+    missing += [camera for camera in spec.cameras if camera not in dataset.observation_spec.cameras]
+    if missing:
         raise ValueError(f"dataset {data} has no {', '.join(missing)}")
     count = len(observed["state"])
     rows = np.linspace(0, count - 1, min(count, _MOST_FRAMES)).round().astype(int)

@@ -13,6 +13,7 @@ from typing import Any
 
 import robot_rl
 from robot_rl.errors import UserError
+from robot_rl.evaluation import saved_policies
 from robot_rl.runs import list_checkpoints
 
 # What a result can depend on: not documentation, tests and results.
@@ -121,9 +122,11 @@ def check_frozen(policy: Path, code: Code) -> dict[str, Any]:
 
 
 def _run_of(policy: Path) -> Path | None:
-    """The run of a directory: itself, or the one that it is in, as `policies/<step>` is."""
+    """The run of a directory: itself, or that of the `policies/<step>` or `checkpoints/<step>` it is in."""
     place = policy.resolve()
-    if (place / "config.yaml").is_file():
-        return place
-    runs = (folder for folder in place.parents if (folder / "checkpoints").is_dir())
-    return next((folder for folder in runs if (folder / "config.yaml").is_file()), None)
+    inside = [
+        folder.parent.parent
+        for folder in (place, *place.parents)
+        if folder.parent.name in (saved_policies.FOLDER, "checkpoints")
+    ]
+    return next((folder for folder in (place, *inside) if (folder / "config.yaml").is_file()), None)

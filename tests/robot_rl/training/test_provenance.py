@@ -84,7 +84,6 @@ def make_run(directory: Path, code: Code = CLEAN, **changes: Any) -> Path:
 )
 def test_finished_run_of_a_commit_is_frozen(tmp_path: Path, place: str) -> None:
     run = make_run(tmp_path / "run")
-    (run / "checkpoints").mkdir()
     (run / place).mkdir(parents=True, exist_ok=True)
     assert check_frozen(run / place, Code("later", dirty=False)) == {
         "commit": "later",
@@ -114,7 +113,6 @@ def test_what_is_not_frozen_is_an_error(tmp_path: Path, change: Any, message: st
     run = make_run(tmp_path / "run", finished=False)
     make_run(run)
     (run / "policies" / "00000100").mkdir(parents=True)
-    (run / "checkpoints").mkdir()
     change(run)
     for place in (run, run / "policies" / "00000100"):
         with pytest.raises(UserError, match=f"split=test: .*{message}"):
