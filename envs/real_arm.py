@@ -15,7 +15,7 @@ from robot_rl.envs.observation import (
     make_observation,
     observation_space,
 )
-from robot_rl.envs.robot_action import RobotAction, move_between, moved_by
+from robot_rl.envs.robot_action import RobotAction, hold, move_between, moved_by
 from robot_rl.envs.robot_state import SUCCESS, RobotState
 from robot_rl.hardware.cameras.reader import (
     AlignedImages,
@@ -28,6 +28,7 @@ from robot_rl.hardware.client import CommandRefused, RobotClient
 from robot_rl.hardware.clock import MS, Clock, MonotonicClock
 from robot_rl.hardware.connection import RequestRefused, RobotError
 from robot_rl.hardware.core import modes
+from robot_rl.hardware.core.commands import HORIZON
 from robot_rl.hardware.protocol.messages import Ack, Code, Kind, State
 from robot_rl.hardware.spec import CommandMode, RobotSpec
 
@@ -243,10 +244,7 @@ class RealArmEnv(gym.Env[Observation, np.ndarray]):
     def _hold(self) -> None:
         """Command the current pose: the first command of a lease must be close, an action need not be."""
         assert self._state is not None
-        if self._mode == "cartesian_delta":
-            self._client.command("cartesian_delta", [0.0] * 6)
-        else:
-            self._client.command("cartesian_pose", moved_by(self._state, [0.0] * 6))
+        hold(self._client, self._mode, self._state)
 
     def _schedule(self, move: list[float], opening: float | None, state: State, target: int) -> Ack:
         """Command a pose for its target time, or for now if that has passed.
@@ -332,6 +330,10 @@ def _lookahead_ns(client: RobotClient, lookahead_ms: float) -> int:
     if lookahead_ms < action_ms:
         raise ValueError(
             f"lookahead_ms={lookahead_ms:g}: {client.spec.name} takes {action_ms:g} ms to move; give more"
+        )
+    if lookahead_ms * MS > HORIZON:
+        raise ValueError(
+            f"lookahead_ms={lookahead_ms:g}: a robot plans {HORIZON // MS} ms ahead at most; give less"
         )
     return round((lookahead_ms - action_ms) * MS)
 

@@ -50,6 +50,17 @@ def action_spec(sim: Any) -> ActionSpec:
     return tuple(dims)
 
 
+def base_rotations(sim: Any) -> list[Array]:
+    """Rotations [3, 3] of the arms' bases in the world, of those that are controlled in Cartesian space."""
+    model, data = sim.sim.model, sim.sim.data
+    arms = [arm for *_, arm in _parts(sim) if isinstance(arm, OperationalSpaceController)]
+    return [data._data.site_xmat[_base_site(model, arm)].reshape(3, 3).copy() for arm in arms]
+
+
+def _base_site(model: Any, controller: OperationalSpaceController) -> int:
+    return int(model.site_name2id(f"{controller.naming_prefix}{controller.part_name}_center"))
+
+
 @dataclass(frozen=True)
 class _Part:
     """Indices of a part in our action and in robosuite's, and its sites if it takes a pose."""
@@ -138,8 +149,8 @@ class PoseActions:
                 yield _Part(*slices)
                 continue
             model = self._sim.sim.model
-            base = model.site_name2id(f"{controller.naming_prefix}{controller.part_name}_center")
-            yield _Part(*slices, model.site_name2id(controller.ref_name), base, controller.output_max)
+            hand = model.site_name2id(controller.ref_name)
+            yield _Part(*slices, hand, _base_site(model, controller), controller.output_max)
 
     def _pose(self, part: _Part) -> tuple[Array, Array]:
         """Pose of the hand in its base frame: position [3] and rotation [3, 3]."""

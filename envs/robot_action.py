@@ -6,6 +6,7 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from robot_rl.envs.action import ActionSpec, matrix_to_rotation_6d, rotation_6d_to_matrix
+from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.core import rotation
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.hardware.spec import CommandMode, RobotSpec
@@ -76,6 +77,16 @@ def moved_by(state: State, move: Sequence[float]) -> list[float]:
     """The pose [7] that a motion [6] from the tool point of a state leads to."""
     position = [here + step for here, step in zip(state.position, move[:3], strict=True)]
     return [*position, *rotation.product(rotation.exponential(move[3:]), state.quaternion)]
+
+
+def hold(client: RobotClient, mode: CommandMode, state: State, gripper: float | None = None) -> None:
+    """Command the present pose, in `mode` `cartesian_delta` or `cartesian_pose`.
+
+    Raises:
+        CommandRefused: if it is refused.
+    """
+    still = [0.0] * 6
+    client.command(mode, still if mode == "cartesian_delta" else moved_by(state, still), gripper)
 
 
 def move_between(state: State, pose: Sequence[float]) -> list[float]:

@@ -313,6 +313,8 @@ class RobotClient:
     ) -> Ack:
         """Send a command under this client's lease.
 
+        Its age counts from this call, also while it waits for a connection.
+
         Args:
             mode: meaning of `data`.
             data: see `Command`.
@@ -330,7 +332,7 @@ class RobotClient:
             NoAnswer: if no answer came in time.
             ServerChanged: if the server was restarted: connect again.
         """
-        connection = self._connection
+        connection, called = self._connection, self._clock.now()
         connection.keep_time()
         deadline = connection.deadline(timeout)
         connection.await_connection(connection.cmd, Command, deadline)
@@ -341,7 +343,7 @@ class RobotClient:
             data=tuple(float(value) for value in data),
             gripper=gripper,
             ttl_ms=ttl_ms,
-            t_sent=connection.server_time(),
+            t_sent=connection.to_server(called),
             t_target=t_target,
             obs_seq=obs_seq,
         )
@@ -354,8 +356,12 @@ class RobotClient:
         """Start moving to the home position; repeat it within `lease_ms` to keep the lease."""
         return self._connection.ask(Done, Home, lease=self.lease_number)
 
-    def home(self, timeout: float = 30.0) -> State:
+    def home(self, timeout: float = 30.0, check: Callable[[], None] = lambda: None) -> State:
         """Move to the home position under the lease; returns the state there.
+
+        Args:
+            timeout: time limit, s.
+            check: called at each state; an error of it ends the motion, since the lease is not renewed.
 
         Raises:
             RequestRefused: if no path inside the workspace was found.
@@ -370,6 +376,7 @@ class RobotClient:
             # Repeated three times per lease period.
             repeat_at = self._clock.now() + self.lease_ms * MS // 3
             while self._clock.now() < repeat_at:
+                check()
                 state = self.state(self.timeout)
                 if state.tm > begun and settled.update(state):
                     return state

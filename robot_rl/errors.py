@@ -41,6 +41,8 @@ def mistakes() -> Iterator[None]:
         raise UserError(" ".join(str(part) for part in error.args) or "a key is missing") from error
     except ValueError as error:
         raise UserError(str(error)) from error
+    except OverflowError as error:
+        raise UserError(f"a number that was given is too large ({error})") from error
     except RecursionError as error:
         raise UserError(f"something that was given is nested too deeply ({error})") from error
     except MemoryError as error:
@@ -91,9 +93,7 @@ def _missing_package(error: Exception) -> str:
     package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
     if package in ("", "robot_rl"):
         return ""
-    return (
-        f"this needs the package {package}, which is not installed; pip install robot-rl installs all of them"
-    )
+    return f"this needs the package {package}, which is not installed; `make setup` installs all"
 
 
 def _disk_full(error: BaseException) -> OSError | None:

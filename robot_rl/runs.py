@@ -15,7 +15,7 @@ from robot_rl.errors import UserError
 from robot_rl.files.durable import make_folder, write_file
 from robot_rl.machine import describe_machine, describe_versions
 
-# Options that change what is written or how fast, never what is computed.
+# Options that change what is written or how fast, and of what is computed at most the rounding.
 _MAY_CHANGE = {
     "log_every",
     "checkpoint_every",

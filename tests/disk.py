@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-_BUILDING = (".building-", ".writing-", ".deriving-")
+_BUILDING = (".building-", ".writing-")
 Kept = bytes | dict[str, int]
 
 

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import zmq
 from numpy.typing import NDArray
+from PIL import Image
 
 from robot_rl.hardware.cameras.capture_clock import CaptureClock
 from robot_rl.hardware.cameras.device import CameraDevice, CameraError, WrongCamera
@@ -21,6 +22,7 @@ from robot_rl.hardware.cameras.publisher import CapturedImage, DropOldestQueue, 
 from robot_rl.hardware.cameras.settings import CameraSettings, Custom, OpenCV, RealSense
 from robot_rl.hardware.cameras.wire import FAILURE_REPORTED, Failed, Start
 from robot_rl.hardware.child_process import kill_with_parent
+from robot_rl.hardware.spec import CameraSpec
 
 QUEUE = 2
 """Images queued between the threads. Short, since a longer queue would only delay images."""
@@ -80,8 +82,9 @@ def capture_images(
             if raw is None or number is None:
                 continue
             check_image(raw.image, settings)
+            image = scale_down(raw.image, settings.spec) if settings.capture else raw.image
             pending.put(
-                CapturedImage(raw.image, number, clock.captured(raw), max(0, raw.t_device or 0), raw.t_recv)
+                CapturedImage(image, number, clock.captured(raw), max(0, raw.t_device or 0), raw.t_recv)
             )
     finally:
         device.close()
@@ -93,7 +96,7 @@ def make_device(settings: CameraSettings) -> CameraDevice:
     Raises:
         ImportError, AttributeError: if a custom camera's factory does not exist.
     """
-    spec, source = settings.spec, settings.source
+    spec, source = settings.device_spec, settings.source
     if isinstance(source, RealSense):
         from robot_rl.hardware.cameras.realsense import RealSenseCamera
 
@@ -135,7 +138,7 @@ def check_image(image: NDArray, settings: CameraSettings) -> None:
     Raises:
         WrongCamera: if size or type differ.
     """
-    spec = settings.spec
+    spec = settings.device_spec
     color = image.dtype == np.uint8 and image.shape == (spec.height, spec.width, 3)
     depth = image.dtype == np.uint16 and image.shape == (spec.height, spec.width)
     if not color and not (depth and settings.resolved_encoding == "raw"):
@@ -144,6 +147,19 @@ def check_image(image: NDArray, settings: CameraSettings) -> None:
             f"its images are {image.dtype} {list(image.shape)}, not {spec.width}x{spec.height} of {wanted}; "
             "correct the robot's configuration"
         )
+
+
+def scale_down(image: NDArray, spec: CameraSpec) -> NDArray[np.uint8]:
+    """Scale the largest part with the shape of `spec`, in the middle of an image [H, W, 3], down to it.
+
+    Each pixel is the mean of the area that it covers.
+    """
+    height, width = image.shape[:2]
+    factor = min(width / spec.width, height / spec.height)
+    left, top = (width - factor * spec.width) / 2, (height - factor * spec.height) / 2
+    part = (left, top, width - left, height - top)
+    size = spec.width, spec.height
+    return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BOX, box=part))
 
 
 if __name__ == "__main__":

@@ -110,7 +110,8 @@ class RealSenseCamera:
         modes = ", ".join(f"{width}x{height}@{fps}" for width, height, fps in sorted(others)) or "none"
         raise WrongCamera(
             f"RealSense {spec.serial} has no {self._source.stream} stream of "
-            f"{spec.width}x{spec.height}@{spec.rate:g}; it has {modes}"
+            f"{spec.width}x{spec.height}@{spec.rate:g}; it has {modes}. For smaller images give one of these "
+            "as capture: [width, height]"
         )
 
     def _image(self, data: np.ndarray) -> np.ndarray:

@@ -64,6 +64,9 @@ class CameraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Encoding of published and recorded images: `jpeg` is lossy, `png` and `raw` are lossless. None selects
     `png` for rendered images, `raw` for depth and `jpeg` otherwise."""
     jpeg_quality: Annotated[int, msgspec.Meta(ge=1, le=100)] = 90
+    capture: tuple[int, int] | None = None
+    """Width and height of the device's images, if smaller ones are published: the largest part of the same
+    shape as `spec` in the middle of each is scaled down. None if they are those of `spec`."""
 
     def __post_init__(self) -> None:
         spec = self.spec
@@ -71,12 +74,27 @@ class CameraSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         sides = 0 < spec.width <= MAX_SIDE and 0 < spec.height <= MAX_SIDE
         if not (sides and spec.rate > 0 and 3 * spec.width * spec.height <= MAX_IMAGE):
             raise ValueError(f"camera {spec.name}: {spec.width}x{spec.height}@{spec.rate:g} is not possible")
+        if self.capture is not None:
+            width, height = self.capture
+            if not (spec.width <= width <= MAX_SIDE and spec.height <= height <= MAX_SIDE):
+                raise ValueError(
+                    f"camera {spec.name}: images of {width}x{height} cannot be scaled down to "
+                    f"{spec.width}x{spec.height}; correct capture"
+                )
+            if self._measures_depth:
+                raise ValueError(f"camera {spec.name}: depth is not scaled; leave capture out")
         if not spec.serial:
             raise ValueError(f"camera {spec.name} needs a serial, to tell it from other cameras")
         if self.encoding in ("jpeg", "png") and self._measures_depth:
             raise ValueError(
                 f"camera {spec.name}: {self.encoding.upper()} cannot hold depth; set encoding: raw"
             )
+
+    @property
+    def device_spec(self) -> CameraSpec:
+        """`spec` with the size of the device's images."""
+        width, height = self.capture or (self.spec.width, self.spec.height)
+        return msgspec.structs.replace(self.spec, width=width, height=height)
 
     @property
     def resolved_encoding(self) -> Encoding:

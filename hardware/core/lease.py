@@ -41,7 +41,8 @@ class Lease:
     """Whether the holder has sent commands since the grant or resume: only then is silence a loss."""
     aligned: bool = False
     """Whether a command has passed the jump check since then: the holder knows where the arm is."""
-    last_seq: int = -1
+    last_seq: int = 0
+    """`seq` of the last command; the first has at least 1."""
 
 
 class Leases:

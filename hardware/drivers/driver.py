@@ -158,8 +158,8 @@ class ResettableScene(Protocol):
         ...
 
 
-def needed(module: str, extra: str) -> Any:
-    """Import a module that is installed by `extra` of this project.
+def needed(module: str, package: str) -> Any:
+    """Import a module of a package that only some robots need.
 
     Raises:
         ValueError: if it cannot be imported; the message says how to install it.
@@ -167,4 +167,4 @@ def needed(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ValueError(f"this arm needs {module} ({error}): pip install 'robot-rl[{extra}]'") from error
+        raise ValueError(f"this arm needs {module} ({error}): pip install {package}") from error

@@ -41,7 +41,7 @@ class FrankaDriver(JointArm):
     def __init__(self, spec: RobotSpec, options: FrankaOptions, clock: Clock) -> None:
         self._check_spec(spec, SENSORS, options.watchdog)
         super().__init__(spec, chain_kinematics("franka", spec, options.tool), options.watchdog, clock)
-        self._franky = needed("franky", "franka")
+        self._franky = needed("franky", "franky-control")
         self._options = options
         self._speed = np.array(spec.limits.joint_velocity)
         # Between the control thread and the one that calls `stop`.

@@ -14,7 +14,7 @@ from robot_rl.hardware.drivers.dh_kinematics import CHAINS, chain_kinematics, ch
 from robot_rl.hardware.drivers.driver import Array, DriverError, Measurement, Pose, needed
 from robot_rl.hardware.drivers.joint_arm import JointArm
 from robot_rl.hardware.drivers.ur_client import UrClient
-from robot_rl.hardware.drivers.ur_messages import Joints, UrOptions, UrState, fault
+from robot_rl.hardware.drivers.ur_messages import PACKAGE, Joints, UrOptions, UrState, fault
 from robot_rl.hardware.robot_file import RobotConfig, checked_struct
 from robot_rl.hardware.spec import RobotSpec
 
@@ -52,7 +52,7 @@ class UrDriver(JointArm):
             raise ValueError("options.lookahead is in 0.03 … 0.2 s and options.gain in 100 … 2000")
         super().__init__(spec, chain_kinematics(options.arm, spec, options.tool), options.watchdog, clock)
         for module in ("rtde_control", "rtde_receive", "dashboard_client"):
-            needed(module, "ur")
+            needed(module, PACKAGE)
         self._options = options
         self._client: UrClient | None = None
 

@@ -1,7 +1,11 @@
 """Messages between the driver `ur` and the process that runs ur_rtde, encoded as msgpack."""
 
+from typing import Final
+
 import msgspec
 
+PACKAGE: Final = "ur_rtde"
+"""The package that talks to the arm."""
 Joints = tuple[float, float, float, float, float, float]
 
 

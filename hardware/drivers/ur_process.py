@@ -22,6 +22,7 @@ from scipy.spatial.transform import Rotation
 
 from robot_rl.hardware.drivers.driver import needed
 from robot_rl.hardware.drivers.ur_messages import (
+    PACKAGE,
     PROTECTIVE_STOP,
     Command,
     Done,
@@ -68,11 +69,11 @@ class UrLink:
     def __init__(self, options: UrOptions, period: float) -> None:
         self._options = options
         self._period = period
-        self._receive = needed("rtde_receive", "ur").RTDEReceiveInterface(
+        self._receive = needed("rtde_receive", PACKAGE).RTDEReceiveInterface(
             options.host, -1.0, list(_VARIABLES)
         )
         self._check_ready()
-        self._control = needed("rtde_control", "ur").RTDEControlInterface(options.host)
+        self._control = needed("rtde_control", PACKAGE).RTDEControlInterface(options.host)
         x, y, z, *quaternion = options.tool
         if not self._control.setTcp([x, y, z, *Rotation.from_quat(quaternion).as_rotvec()]):
             raise Refused("the arm did not accept its tool")
@@ -144,7 +145,7 @@ class UrLink:
             Refused: if it does not, or another fault has to be cleared at the arm.
         """
         if self._protected():
-            dashboard = needed("dashboard_client", "ur").DashboardClient(self._options.host)
+            dashboard = needed("dashboard_client", PACKAGE).DashboardClient(self._options.host)
             dashboard.connect()
             dashboard.unlockProtectiveStop()
             dashboard.closeSafetyPopup()

@@ -295,6 +295,8 @@ class Recorder:
         if missing := sorted(set(chosen) - set(known)):
             has = ", ".join(known) or "none"
             raise ValueError(f"{self.robot} has no camera {', '.join(missing)}; it has {has}")
+        if len(set(chosen)) < len(chosen):
+            raise ValueError(f"cameras=[{','.join(chosen)}]: name each once")
         if clash := sorted(set(chosen) & set(MESSAGE_STREAMS)):
             raise ValueError(f"a camera cannot be recorded as {', '.join(clash)}: give it another name")
         return chosen

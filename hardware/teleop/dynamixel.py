@@ -31,7 +31,7 @@ class Dynamixels:
         Raises:
             DeviceError: if it cannot be opened.
         """
-        sdk = needed("dynamixel_sdk", "leader")
+        sdk = needed("dynamixel_sdk", "dynamixel-sdk")
         self._path, self._ids, self._success = path, ids, sdk.COMM_SUCCESS
         self._port = _port(sdk, path)
         self._packets = sdk.PacketHandler(2.0)

@@ -293,7 +293,7 @@ def _transformers() -> ModuleType:
         import transformers
     except ImportError as error:
         raise ValueError(
-            "a pretrained encoder needs transformers, which is not here: pip install 'robot-rl[pretrained]'"
+            "a pretrained encoder needs transformers, which is not here: pip install transformers"
         ) from error
     library: ModuleType = transformers
     return library

@@ -76,7 +76,7 @@ class TaskSpeed:
     equal: bool
     """Whether all had bit-identical states at the end of every round."""
     max_deviation: float
-    """Largest difference of a joint position at the end of a round."""
+    """Largest difference of a number of the full state at the end of a round."""
     steps: int
     """Control steps of each."""
     processor_share: float
@@ -150,7 +150,7 @@ class _Comparison:
         ours = self.envs["ours"]
         compile_control(ours)
         compile_control(self.envs["asked"]).observe_only(_asked(task, ours))
-        self._model, self._data = ours.sim.model._model, ours.sim.data._data
+        self._model = ours.sim.model._model
         alone = mujoco.MjData(self._model)
         substeps = int(ours.control_timestep / ours.model_timestep)
         self._alone, self._physics = alone, partial(mujoco.mj_step, self._model, alone, nstep=substeps)
@@ -194,22 +194,22 @@ class _Comparison:
         for name, env in self.envs.items():
             for action in actions:
                 if name == "ours":
-                    states.append(self._state())
+                    states.append(self._state(env))
                 self.times[name].append(milliseconds(partial(env.step, action)))
         for state in states:
             mujoco.mj_setState(self._model, self._alone, state, _STATE)
             self.times["physics"].append(milliseconds(self._physics))
 
-    def _state(self) -> np.ndarray:
+    def _state(self, env: Any) -> np.ndarray:
         """The full state from which MuJoCo's step starts: positions, velocities, controls, warm start."""
         state = np.empty(mujoco.mj_stateSize(self._model, _STATE))
-        mujoco.mj_getState(self._model, self._data, state, _STATE)
+        mujoco.mj_getState(self._model, env.sim.data._data, state, _STATE)
         return state
 
     def _compare(self) -> None:
-        expected = self.envs["stock"].sim.data.qpos
+        expected = self._state(self.envs["stock"])
         for name in ("ours", "asked"):
-            difference = np.abs(self.envs[name].sim.data.qpos - expected).max()
+            difference = np.abs(self._state(self.envs[name]) - expected).max()
             self.deviation = max(self.deviation, float(difference))
 
 

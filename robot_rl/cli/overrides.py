@@ -31,6 +31,19 @@ FORMER_NAMES = {
 }
 """Options that were renamed, with their new names, of which a method has one."""
 
+OTHER_NAMES = {
+    "address": ("robot", "hil.robot"),
+    "data": ("dataset",),
+    "dataset": ("data",),
+    "device": ("operator", "hil.operator"),
+    "go": ("yes",),
+    "horizon": ("task.horizon",),
+    "operator": ("device", "hil.operator"),
+    "robot": ("address", "driver"),
+    "yes": ("go",),
+}
+"""What an option of other commands is called in a command that has none of that name."""
+
 _GRAMMAR = set("[]{}()'\",$\\")
 """Characters with a meaning in Hydra's grammar; a value without them is a plain word."""
 
@@ -97,6 +110,7 @@ def unknown_choice(group: str, choice: str, valid: list[str]) -> UserError:
     spelled = nearest(choice, valid)
     hint = f"; did you mean {group}={spelled}?" if spelled else ";"
     more = f"; give a file's path, or {alone}=… without a file" if (alone := ALONE.get(group)) else ""
+    more += "; a trained one is given by the folder of its run" if group == "base" else ""
     return UserError(f"{group}={choice}: there is no such {group}{hint} choose from {', '.join(valid)}{more}")
 
 
@@ -145,6 +159,9 @@ def _malformed(command: Command, argument: str, following: str) -> UserError:
         return UserError(f"{argument}: keys cannot be added; write {advice}")
     if argument.startswith("~"):
         return UserError(f"{argument}: keys cannot be removed; set a value: {advice}")
+    if not known and not text and (needed := _first_needed(command)):
+        advice = f"{needed}={argument}"
+        text = argument
     hint = f"; did you mean {advice}?" if known or text else ""
     return UserError(f"{argument} is not key=value{hint}")
 
@@ -170,6 +187,8 @@ def _option_of(draft: Draft, key: str, text: str) -> Option:
         raise UserError(f"{key} belongs to {group}={'|'.join(owners)}, and {group} is {chosen}")
     if below := next((other for other in keys if other.startswith(f"{key}.")), None):
         raise UserError(f"{key} is a section; set one of its keys, e.g. {below}=…")
+    if there := next((other for other in OTHER_NAMES.get(key, ()) if other in keys), None):
+        raise UserError(f"unknown key {key}; here it is {there}={text}")
     if found := nearest_key(key, [*keys, *draft.chosen, *_all_keys(command)]):
         raise UserError(f"unknown key {key}; did you mean {' or '.join(f'{k}={text}' for k in found)}?")
     raise UserError(f"unknown key {key}; robot-rl {command.name} --help lists all keys")
@@ -196,6 +215,13 @@ def _all_keys(command: Command) -> list[str]:
 
 def _flags(command: Command) -> set[str]:
     return {option.key for option in _all_options(command) if option.type_name == "bool"}
+
+
+def _first_needed(command: Command) -> str | None:
+    """The first option that has no default, as a file or folder without its key is probably meant."""
+    values = OmegaConf.structured(command.config)
+    needed = [str(key) for key in values if OmegaConf.is_missing(values, key)]
+    return next((key for key in needed if key not in command.groups), None)
 
 
 def _all_options(command: Command) -> Iterator[Option]:

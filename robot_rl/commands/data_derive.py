@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from robot_rl.cli.progress import progress
-from robot_rl.data.raw.derive import DeriveConfig, derive
+from robot_rl.data.raw.derive import RATE, DeriveConfig, check_rate, derive
 from robot_rl.envs.scene_state import SCENE, SceneState
 from robot_rl.envs.task import TaskConfig, without_cameras
 from robot_rl.errors import mistakes
@@ -34,10 +34,13 @@ class Config:
     """Dataset to write."""
     task: Any = None
     """Simulated task that was recorded; null for a real or simulated arm."""
-    name: str = "robot"
-    """Name of the task in the dataset, for a real or simulated arm."""
-    rate: float = 20.0
-    """Steps per second; with `task`, the task's own."""
+    name: str | None = None
+    """Name of the task in the dataset, for a real or simulated arm; `robot` if null."""
+    rate: float | None = None
+    """Steps per second, for a real or simulated arm; 20 if null. With `task`, they are the task's."""
+    horizon: int | None = None
+    """Time limit of the episodes of policies that learn from this, in steps, for a real or simulated arm; the
+    longest recording if null."""
     cameras: list[str] | None = None
     """Cameras of the dataset; null for all recorded ones, or those of task.cameras=[…]; [] for none."""
     images: str = "zarr"
@@ -51,8 +54,10 @@ class Config:
     """Episodes with a longer gap are flagged; the last known value fills the gap."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < float("inf"):
-            raise ValueError(f"rate={self.rate:g}: it must be more than 0")
+        check_rate(self.rate)
+        for name in ("name", "rate", "horizon"):
+            if self.task is not None and getattr(self, name) is not None:
+                raise ValueError(f"{name}=… is for an arm; task=… says it here: leave it out")
         if not self.max_age_ms > 0:
             raise ValueError(f"max_age_ms={self.max_age_ms:g}: it must be more than 0")
         if not self.flag_age_ms > 0:
@@ -89,7 +94,7 @@ def run(config: Config) -> None:
 
 def derive_config(config: Config, raw: RawDataset, ended: ExitStack) -> DeriveConfig:
     """Options for these recordings; the environment is closed with the stack `ended`."""
-    environment, rate, rebuild = None, config.rate, None
+    environment, rate, rebuild = None, config.rate or RATE, None
     if config.task is not None:
         task = _with_recorded_cameras(config.task, config.cameras, raw)
         env = make_env(task)
@@ -110,7 +115,8 @@ def derive_config(config: Config, raw: RawDataset, ended: ExitStack) -> DeriveCo
         max_age_ms=config.max_age_ms,
         flag_age_ms=config.flag_age_ms,
         images=config.images,  # type: ignore[arg-type]
-        task=config.name,
+        horizon=config.horizon,
+        task=config.name or "robot",
         rebuild=rebuild,
         environment=environment,
     )

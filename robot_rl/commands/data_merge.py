@@ -11,12 +11,12 @@ from robot_rl.cli.progress import progress
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.merge import (
     Part,
-    atomic_outputs,
     check_across_tasks,
     check_mergeable,
     rewrite,
 )
 from robot_rl.errors import UserError, mistakes
+from robot_rl.files.durable import atomic_outputs
 
 
 @dataclass

@@ -13,8 +13,9 @@ import numpy as np
 from robot_rl.cli.progress import Progress, progress
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_notes import notes_of, outcome_of, source_names, steps_by_source
-from robot_rl.data.merge import Part, atomic_outputs, rewrite
+from robot_rl.data.merge import Part, rewrite
 from robot_rl.errors import UserError, mistakes
+from robot_rl.files.durable import atomic_outputs
 
 
 @dataclass

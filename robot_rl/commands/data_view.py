@@ -12,11 +12,11 @@ from pathlib import Path
 from robot_rl.cli.progress import progress
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.kinds import how_to_convert, kind_of
-from robot_rl.data.merge import atomic_outputs
-from robot_rl.data.raw.derive import DeriveConfig, derive
+from robot_rl.data.raw.derive import RATE, DeriveConfig, check_rate, derive
 from robot_rl.data.summary import dataset_lines, raw_lines
 from robot_rl.data.view.page import write_page
 from robot_rl.errors import UserError, mistakes
+from robot_rl.files.durable import atomic_outputs
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.records import OUTCOMES
 
@@ -29,14 +29,13 @@ class Config:
     """Page to write; null for one beside the dataset with its name: x.html of x.zarr or x.raw."""
     render: bool = False
     """Render images from saved simulator states, for a dataset without cameras."""
-    rate: float = 20.0
-    """Steps per second, for recordings."""
+    rate: float | None = None
+    """Steps per second, for recordings; 20 if null."""
     cameras: list[str] | None = None
     """Cameras to show, for recordings; null for all, whose images must have one size."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < float("inf"):
-            raise ValueError(f"rate={self.rate:g}: it must be more than 0")
+        check_rate(self.rate)
 
 
 def run(config: Config) -> None:
@@ -59,8 +58,9 @@ def run(config: Config) -> None:
 
 
 def _dataset(path: Path, out: Path, config: Config) -> None:
-    if config.cameras is not None:
-        raise UserError(f"cameras=… is for recordings, and {path} is a dataset: leave it out")
+    for name in ("rate", "cameras"):
+        if getattr(config, name) is not None:
+            raise UserError(f"{name}=… is for recordings, and {path} is a dataset: leave it out")
     dataset = Dataset(path)
     with progress(dataset.num_episodes, "view", "episodes") as show:
         write_page(dataset, out, dataset_lines(path), render=config.render, show=show.update)
@@ -74,7 +74,7 @@ def _raw(path: Path, out: Path, config: Config) -> None:
         place = Path(folder) / path.name
         with progress(len(raw.episodes), "derive", "episodes") as show:
             cameras = None if config.cameras is None else tuple(config.cameras)
-            derived = derive(raw, place, DeriveConfig(config.rate, cameras, OUTCOMES), show.update)
+            derived = derive(raw, place, DeriveConfig(config.rate or RATE, cameras, OUTCOMES), show.update)
         left_out = [f"Recording {number} is not shown: {why}" for number, why in derived.left_out.items()]
         for remark in left_out:
             print(remark, file=sys.stderr)

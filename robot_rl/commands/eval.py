@@ -186,7 +186,7 @@ def _folder(config: Config, split: Split, execution: AsyncOptions, trained: Asyn
     folder /= config.task.name if config.task else ""
     folder /= "swapped" if config.swapped else ""
     folder /= REPEATED if config.repeated_noise else ""
-    folder /= Path(config.states).stem if config.states else ""
+    folder /= f"states/{Path(config.states).stem}" if config.states else ""
     if execution == trained:
         return folder
     return folder / (f"{execution.asynchronous}_delay{execution.delay}" if execution else "off")

@@ -26,6 +26,7 @@ from robot_rl.evaluation.initial_states import (
     split_seeds,
 )
 from robot_rl.factory import make_task_env
+from robot_rl.files.durable import make_folder
 
 GROUPS = {"task": {"*": TaskConfig}}
 
@@ -62,8 +63,11 @@ def _write_states(config: Config) -> None:
         path = Path(config.out) if config.out else split_path(config.task.name, split)
         if path.exists():
             raise UserError(f"{path} exists: results refer to it; choose another out=…")
-        if config.data and (config.out is None or config.count is not None):
-            raise UserError("data=… gives as many states as it has failures: add out=…, leave out count=…")
+        if config.data and (config.out is None or config.count is not None or split != Config.split):
+            raise UserError(
+                "data=… gives as many states as it has failures: add out=…, leave out count and split"
+            )
+        make_folder(path.parent)
         env = make_task_env(config.task)
         if config.data:
             dataset = Dataset(Path(config.data))
@@ -72,8 +76,8 @@ def _write_states(config: Config) -> None:
         else:
             states, environment = make_states(env, split_seeds(split, count)), env.describe()
             kind = split
-    save_states(path, states, environment)
-    env.close()
+        save_states(path, states, environment)
+        env.close()
     print(f"{path}: {len(states)} {kind} states of {config.task.name}")
 
 

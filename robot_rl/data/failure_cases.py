@@ -9,7 +9,7 @@ import numpy as np
 
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_notes import failed_or_helped
-from robot_rl.data.merge import atomic_outputs
+from robot_rl.files.durable import atomic_outputs
 from robot_rl.hardware.cameras.compression import compress_png
 
 

@@ -4,9 +4,7 @@ At most a few thousand steps are in memory at a time. A new dataset is built und
 appears complete or not at all. The source datasets never change.
 """
 
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -31,7 +29,6 @@ from robot_rl.data.episode_stream import (
 from robot_rl.data.writer import DatasetWriter, Entry, Video
 from robot_rl.envs.instruction import INSTRUCTION
 from robot_rl.envs.observation import IMAGE_PREFIX
-from robot_rl.files.durable import make_folder, publish
 
 Images = Literal["same", "zarr", "video"]
 _VIDEO: Final = "video"
@@ -47,31 +44,6 @@ class Part:
     episodes: Sequence[int]
 
 
-@contextmanager
-def atomic_outputs(*places: Path) -> Iterator[list[Path]]:
-    """Yield temporary paths that are renamed to `places` at the end, or removed after an error.
-
-    Raises:
-        ValueError: if one of them exists already, or two are the same.
-    """
-    if len(set(places)) < len(places):
-        raise ValueError(f"{places[0]} is named twice; choose two paths")
-    for place in places:
-        if place.exists():
-            raise ValueError(f"{place} exists; choose another path, or remove it")
-    building = [place.with_name(f".writing-{place.name}") for place in places]
-    try:
-        for path in building:
-            _remove(path)
-            make_folder(path.parent)
-        yield building
-        for path, place in zip(building, places, strict=True):
-            publish(path, place)
-    finally:
-        for path in building:
-            _remove(path)
-
-
 def rewrite(
     parts: Sequence[Part],
     out: Path,
@@ -83,7 +55,7 @@ def rewrite(
 
     Args:
         parts: episodes of one environment with the same arrays; see `check_mergeable`.
-        out: path of the new dataset, which must not exist; see `atomic_outputs`.
+        out: path of the new dataset, which must not exist; see `files.durable.atomic_outputs`.
         images: how to store images.
         drop: names of arrays to leave out.
         show: called with the number of episodes written.
@@ -270,10 +242,3 @@ def _otherwise(environment: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[
     """Entries of a part's environment that differ from the new dataset's."""
     differing = {key: value for key, value in environment.items() if value != kept.get(key)}
     return {"environment": differing} if differing else {}
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -23,6 +23,8 @@ from robot_rl.files.durable import make_folder, publish, sync
 _ROWS_PER_CHUNK = 1024
 _IMAGES_PER_CHUNK = 16
 _IMAGE_CHUNK = 1 << 20
+_CHUNK = 64 << 20
+"""Largest chunk of other arrays in bytes, unless a row is larger."""
 """Most bytes of a chunk of images: reading one random image reads a whole chunk."""
 
 _AT_ONCE = 16
@@ -269,7 +271,5 @@ def _blocks(part: NDArray[Any] | Streamed) -> Iterator[NDArray[Any]]:
 
 
 def _rows_per_chunk(values: NDArray[Any] | Streamed) -> int:
-    if values.ndim < 4:
-        return _ROWS_PER_CHUNK
-    size = values.dtype.itemsize * math.prod(values.shape[1:])
-    return max(1, min(_IMAGES_PER_CHUNK, _IMAGE_CHUNK // size))
+    rows, size = (_ROWS_PER_CHUNK, _CHUNK) if values.ndim < 4 else (_IMAGES_PER_CHUNK, _IMAGE_CHUNK)
+    return max(1, min(rows, size // max(1, values.dtype.itemsize * math.prod(values.shape[1:]))))

@@ -126,3 +126,35 @@ def atomic_directory(final: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
+
+
+@contextmanager
+def atomic_outputs(*places: Path) -> Iterator[list[Path]]:
+    """Yield temporary paths that are renamed to `places` at the end, or removed after an error.
+
+    Raises:
+        ValueError: if one of them exists already, or two are the same.
+    """
+    if len(set(places)) < len(places):
+        raise ValueError(f"{places[0]} is named twice; choose two paths")
+    for place in places:
+        if place.exists():
+            raise ValueError(f"{place} exists; choose another path, or remove it")
+    building = [place.with_name(f".writing-{place.name}") for place in places]
+    try:
+        for path in building:
+            _remove(path)
+            make_folder(path.parent)
+        yield building
+        for path, place in zip(building, places, strict=True):
+            publish(path, place)
+    finally:
+        for path in building:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

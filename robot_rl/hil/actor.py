@@ -254,7 +254,8 @@ class Actor:
             self._updates.note_success(revoked=revoked)
         for record in self._held:
             if revoked and isinstance(record, Step):
-                record = msgspec.structs.replace(record, reward=record.reward - 1.0)
+                # The state after it is not the end: its value counts again.
+                record = msgspec.structs.replace(record, reward=record.reward - 1.0, terminated=False)
             elif revoked:
                 record = msgspec.structs.replace(record, success=False)
             self._outbox.add(record)

@@ -69,12 +69,15 @@ class HilConfig:
         for name in ("weights_every", "max_pending", "ahead", "actors"):
             if getattr(self, name) < 1:
                 raise ValueError(f"hil.{name}={getattr(self, name)}: choose 1 or more")
-        if self.lockstep and (
-            self.robot or self.realtime or self.operator not in (SCRIPTED, NO_OPERATOR, "???")
-        ):
+        person = self.has_person and self.operator != "???"
+        if self.lockstep and (self.robot or self.realtime or person):
             raise ValueError(
                 "hil.lockstep=true makes the actor wait for the learner, which a robot or a person "
                 "cannot do: leave it out"
+            )
+        if self.realtime is False and person:
+            raise ValueError(
+                "hil.realtime=false: with a person as operator a task runs in real time; leave it out"
             )
         if self.actors > 1 and self.lockstep:
             raise ValueError(

@@ -223,7 +223,7 @@ class _EnvironmentBuilder:
         reset = config.reset or default_reset(robot.spec)
         if reset not in RESETS:
             raise ValueError(f"hil.reset={reset}: choose {', '.join(RESETS)}")
-        prepare = make_reset(reset, robot, self._ready(person) if reset == "operator" else None)
+        prepare = make_reset(reset, robot, self._ready(person) if reset == "operator" else None, self.stop)
         period, keys = 1 / self.job.task.control_freq, self.display.keys
         reader = camera_reader(robot, address, self.job.task.cameras, period, keys, False)
         frames = self.resources.enter_context(reader)

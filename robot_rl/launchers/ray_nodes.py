@@ -31,7 +31,7 @@ def connect(option: str, folder: str | None = None) -> ModuleType:
     try:
         import ray
     except ImportError:
-        raise UserError(f"{option} needs Ray: pip install 'robot-rl[ray]'") from None
+        raise UserError(f"{option} needs Ray: pip install 'ray[tune]'") from None
     address = os.environ.get("RAY_ADDRESS", "auto")
     # Before a worker imports MuJoCo; it inherits the environment of `ray start`, not of this command.
     graphics = {"worker_process_setup_hook": choose_backend}

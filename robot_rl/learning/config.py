@@ -67,7 +67,7 @@ class OffPolicyConfig:
     critic_loss: str = "mse"
     """Critic loss: `mse`, `huber` or `hl_gauss` (categorical, arXiv 2403.03950)."""
     layer_norm: bool = True
-    """Whether the critics have LayerNorm."""
+    """Whether the critics have LayerNorm, and the actors of rlpd, dsrl and dsrl_na; the others always do."""
     hidden: list[int] = field(default_factory=lambda: [128, 128])
     """Widths of the hidden layers of actor and critics."""
     actor_lr: float = 1e-4
@@ -88,7 +88,8 @@ class OffPolicyConfig:
     """Capacity of the replay buffer in steps."""
 
     def __post_init__(self) -> None:
-        check_counts(self, "num_envs", "batch_size", "num_critics", "critics_per_target", "actor_every")
+        counts = ("num_envs", "batch_size", "num_critics", "critics_per_target", "actor_every")
+        check_counts(self, *counts, "demo_ratio_steps")
         check_hidden_and_gamma(self.hidden, self.gamma)
         for name in ("demo_ratio", "demo_ratio_end"):
             ratio = getattr(self, name)
@@ -119,6 +120,11 @@ class OffPolicyConfig:
             )
         if not self.utd > 0:
             raise ValueError(f"method.utd={self.utd}: updates per environment step must be more than 0")
+        check_max_grad_norm(self.max_grad_norm)
+        if not 0 < self.tau <= 1:
+            raise ValueError(f"method.tau={self.tau}: choose it in (0, 1]; 0.005 to 0.01 is usual")
+        if self.critic_warmup < 0:
+            raise ValueError(f"method.critic_warmup={self.critic_warmup}: choose 0, for none, or more")
         if self.encoder not in (*ENCODERS, BASE_FEATURES, STATE_ALONE):
             known = ", ".join((*ENCODERS, BASE_FEATURES))
             raise ValueError(f"method.encoder={self.encoder}: choose {known} or {STATE_ALONE}")
@@ -169,6 +175,12 @@ def check_counts(config: object, *names: str) -> None:
     for name in names:
         if getattr(config, name) < 1:
             raise ValueError(f"method.{name}={getattr(config, name)}: choose 1 or more")
+
+
+def check_max_grad_norm(norm: float) -> None:
+    """Raises ValueError if gradients would be clipped to nothing, or turned round."""
+    if not norm > 0:
+        raise ValueError(f"method.max_grad_norm={norm}: choose more than 0")
 
 
 def check_hidden_and_gamma(hidden: Sequence[int], gamma: float) -> None:

@@ -294,7 +294,7 @@ def _make_accelerator(device: torch.device) -> "Accelerator":
     try:
         from accelerate import Accelerator
     except ImportError:
-        raise UserError("accelerate=on needs accelerate: pip install 'robot-rl[accelerate]'") from None
+        raise UserError("accelerate=on needs accelerate: pip install accelerate") from None
     launched, on_gpus = launched_processes(), device.type == "cuda"
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if on_gpus and here > (gpus := torch.cuda.device_count()):

@@ -16,6 +16,7 @@ from robot_rl.data.joined_windows import join_windows
 from robot_rl.data.window_batches import WindowBatches
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.learning.augmentation import draw_shifts
+from robot_rl.learning.config import check_counts, check_max_grad_norm
 from robot_rl.learning.processes import (
     Processes,
     gathered,
@@ -60,6 +61,8 @@ class BCConfig:
     """Fraction of each batch from `replay`."""
 
     def __post_init__(self) -> None:
+        check_counts(self, "steps", "batch_size")
+        check_max_grad_norm(self.max_grad_norm)
         if self.replay is None and self.replay_ratio != BCConfig.replay_ratio:
             raise ValueError(f"replay_ratio={self.replay_ratio:g} is for replay=…, a second dataset")
         if self.replay is not None and not 0 < self.replayed < self.batch_size:

@@ -87,7 +87,7 @@ class DSRLLearner(OffPolicyLearner):
     def __init__(self, config: DSRLConfig, networks: DSRL, device: torch.device, seed: int) -> None:
         critics = Critics(config, networks.encoder, networks.noise_size, online=networks.critic)
         super().__init__(config, critics, device, seed)
-        self.networks = networks.to(device)
+        self.networks = networks
         self.soft = build_noise_actor(config, self.networks, self.noise)
 
     def _critic_action(self, batch: Batch) -> Tensor:

@@ -72,7 +72,7 @@ class DSRLNALearner(OffPolicyLearner):
     def __init__(self, config: DSRLNAConfig, networks: DSRL, device: torch.device, seed: int) -> None:
         critics = Critics(config, networks.encoder, networks.chunk_size, online=networks.critic)
         super().__init__(config, critics, device, seed)
-        self.networks = networks.to(device)
+        self.networks = networks
         self.soft = build_noise_actor(config, self.networks, self.noise)
         self.noise_critic = EnsembleCritic(
             config.num_critics,
@@ -153,7 +153,7 @@ class DSRLNALearner(OffPolicyLearner):
 
         def value(squashed: Tensor) -> Tensor:
             noise = self.networks.spec.bound * squashed
-            values = self.critics.codec.decode(self.noise_critic(features, noise))
+            values = self.critics.codec.decode(self.noise_critic(features, noise, frozen=True))
             q = aggregate(values, config.actor_aggregation)
             if config.bc_weight == 0:
                 return q

@@ -74,7 +74,6 @@ class ExpoLearner(OffPolicyLearner):
     config: ExpoConfig
 
     def __init__(self, config: ExpoConfig, networks: Expo, device: torch.device, seed: int) -> None:
-        networks.to(device)
         size = networks.base.spec.execute * networks.base.spec.action_size
         critics = Critics(config, networks.encoder, size, online=networks.critic)
         super().__init__(config, critics, device, seed)

@@ -213,7 +213,7 @@ class OffPolicyMethod(AgentMethod):
 
     def build_learner(self, agent: Agent, context: AgentContext) -> ReplayLearner:
         """Build the learner of an agent whose observation normaliser is fitted."""
-        return self.learner_type(self.config, agent.networks, context.device, context.seed)
+        return self.learner_type(self.config, agent.networks.to(context.device), context.device, context.seed)
 
 
 def check_whole_chunks(n_step: int, execute: int, what: str) -> None:

@@ -23,6 +23,7 @@ from robot_rl.learning.config import (
     STATE_ALONE,
     check_counts,
     check_hidden_and_gamma,
+    check_max_grad_norm,
     check_scales,
 )
 from robot_rl.learning.critics import gradient_step
@@ -88,6 +89,7 @@ class ResidualPPOConfig:
             raise ValueError(f"method.encoder={self.encoder}: choose {STATE_ALONE} or {BASE_FEATURES}")
         check_counts(self, "num_envs", "epochs")
         check_hidden_and_gamma(self.hidden, self.gamma)
+        check_max_grad_norm(self.max_grad_norm)
         if not 0 <= self.gae_lambda <= 1:
             raise ValueError(f"method.gae_lambda={self.gae_lambda:g}: choose it in [0, 1]")
         if self.clip <= 0 or self.target_kl < 0:
@@ -206,7 +208,7 @@ class ResidualPPOLearner:
         seed: int,
     ) -> None:
         self.config, self.device = config, device
-        self.encoder, self.gaussian = networks.encoder.to(device), gaussian.to(device)
+        self.encoder, self.gaussian = networks.to(device).encoder, gaussian.to(device)
         size = self.encoder.feature_size + networks.spec.action_size
         self.value = ValueFunction(size, config.hidden).to(device)
         self._actor_parameters = [p for p in gaussian.parameters() if p.requires_grad]
@@ -224,7 +226,7 @@ class ResidualPPOLearner:
         steps, passes = 0, 0
         for _ in range(config.epochs):
             kl = torch.zeros((), device=self.device)
-            for rows in torch.randperm(size, generator=self.generator).chunk(config.minibatches):
+            for rows in torch.randperm(size, generator=self.generator).tensor_split(config.minibatches):
                 metrics = self._minibatch_step(
                     {name: value[rows.to(self.device)] for name, value in flat.items()}
                 )

@@ -102,7 +102,7 @@ class RLPDLearner(SACLearner):
         super().__init__(config, networks.encoder, networks.actor, actor_size, device, seed)
         self.gripper: GripperLearner | None = None
         if networks.gripper is not None and self._gripper_dim is not None:
-            self.gripper = GripperLearner(config, networks.gripper.to(device), self._gripper_dim)
+            self.gripper = GripperLearner(config, networks.gripper, self._gripper_dim)
 
     def _critic_action(self, batch: Batch) -> Tensor:
         """Executed actions without the dimension of the gripper critic [B, D]."""

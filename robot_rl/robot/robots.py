@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import yaml
 
 from robot_rl.assets import asset_path
 from robot_rl.cli.user_files import find_file, own_files
@@ -18,7 +19,7 @@ from robot_rl.hardware.drivers import make_driver
 from robot_rl.hardware.drivers.driver import Driver
 from robot_rl.hardware.drivers.models import CAMERAS
 from robot_rl.hardware.drivers.sim import SimDriver
-from robot_rl.hardware.robot_file import load_robot
+from robot_rl.hardware.robot_file import checked_struct, load_robot, strict_yaml
 from robot_rl.hardware.server import StateCallback
 from robot_rl.hardware.spec import CameraSpec, Latency
 
@@ -133,8 +134,8 @@ def load_camera(path: Path) -> CameraSettings:
         ValueError: if the file is invalid.
     """
     try:
-        return msgspec.yaml.decode(path.read_bytes(), type=CameraSettings)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        return checked_struct(strict_yaml(path.read_text(encoding="utf-8")), CameraSettings)
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from error
 
 

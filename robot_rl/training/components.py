@@ -20,7 +20,7 @@ from robot_rl.data.compatibility import (
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.decision_replay import DecisionReplay
 from robot_rl.data.demonstrations import demonstration_rows, demonstrations_to_replay
-from robot_rl.data.replay import Fields, Replay, SwitchCost
+from robot_rl.data.replay import Fields, Replay
 from robot_rl.envs.action import repeated_in_hold
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.envs.robot_task import RobotTask
@@ -161,11 +161,17 @@ def build_off_policy(
     config = method.config
     fields = replay_fields(method.replay_content, context, inputs.task.image_size)
     rows = replay_rows(config, uneven=inputs.uneven)
-    _check_memory(rows, fields, inputs.device)
     switch = switch_cost(context.action_spec, config.gripper_penalty)
-    demos = None
+    demos = dataset = None
+    told = envs.task.instructions
     if max(config.demo_ratios) > 0:
-        demos = _load_demonstrations(method, inputs, envs, context, fields, switch)
+        dataset = _open_demonstrations(inputs, config.name, envs, context.base, fields)
+    _check_memory(rows, demonstration_rows(dataset, told) if dataset else 0, fields, inputs.device)
+    if dataset:
+        samples, device = method.replay_content.base_samples, inputs.device
+        demos = demonstrations_to_replay(
+            dataset, context.base, inputs.seed, fields, samples, device, switch, inputs.execution, told
+        )
     agent = _build_agent(method, context, inputs.execution)
     normalize_states(agent.networks.encoder, context.base, demos)
     learner = method.build_learner(agent, context)
@@ -227,23 +233,18 @@ def _learns_from_images(content: ReplayContent, context: AgentContext) -> bool:
     return context.encoder.sees or content.base_images or sampled
 
 
-def _load_demonstrations(
-    method: OffPolicyMethod,
-    inputs: RunInputs,
-    envs: TaskVectorEnv | RobotTask,
-    context: AgentContext,
-    fields: Fields,
-    switch: SwitchCost,
-) -> Replay:
-    """Load the demonstrations into a replay with the fields that the method stores."""
+def _open_demonstrations(
+    inputs: RunInputs, method: str, envs: TaskVectorEnv | RobotTask, base: BasePolicy, fields: Fields
+) -> Dataset:
+    """Open the demonstrations for a replay with these fields. Raises ValueError if they do not fit."""
     if inputs.data is None:
         raise ValueError(
-            f"method={method.config.name} takes a part of each batch from demonstrations: add data=…, "
+            f"method={method} takes a part of each batch from demonstrations: add data=…, "
             "or set method.demo_ratio=0"
         )
     dataset = Dataset(Path(inputs.data))
     stored = tuple(name.removeprefix(IMAGE_PREFIX) for name in fields if name.startswith(IMAGE_PREFIX))
-    cameras = tuple(dict.fromkeys((*stored, *context.base.spec.cameras)))
+    cameras = tuple(dict.fromkeys((*stored, *base.spec.cameras)))
     if unseen := [camera for camera in cameras if camera not in dataset.observation_spec.cameras]:
         raise ValueError(
             f"dataset {inputs.data} has no images of {', '.join(unseen)}: `robot-rl collect "
@@ -251,28 +252,17 @@ def _load_demonstrations(
         )
     what = f"dataset {inputs.data}"
     check_same_environment(dataset.environment, envs.describe(), what, inputs.accept, cameras)
-    _check_memory(demonstration_rows(dataset, envs.task.instructions), fields, inputs.device)
-    base, samples = context.base, method.replay_content.base_samples
-    return demonstrations_to_replay(
-        dataset,
-        base,
-        inputs.seed,
-        fields,
-        samples,
-        inputs.device,
-        switch,
-        inputs.execution,
-        envs.task.instructions,
-    )
+    return dataset
 
 
-def _check_memory(rows: int, fields: Fields, device: torch.device) -> None:
+def _check_memory(rows: int, demonstrated: int, fields: Fields, device: torch.device) -> None:
     row = sum(math.prod(shape) * kind.itemsize for shape, kind in fields.values())
-    # A checkpoint needs two copies of the replay.
-    most = memory_bytes(device) // (3 * row)
+    # A checkpoint needs two copies of the replay, and none of the demonstrations.
+    most = (memory_bytes(device) // row - demonstrated) // 3
     if rows > most:
+        also = f", and {demonstrated} of demonstrations," if demonstrated else ""
         raise ValueError(
-            f"a replay of {rows} rows of {row} bytes needs more memory than this machine has: "
-            f"set method.replay_capacity={most} or less, give fewer or shorter demonstrations, or fewer or "
-            "smaller images (task.cameras, task.image_size)"
+            f"a replay of {rows} rows of {row} bytes{also} needs more memory than this machine has: "
+            f"set method.replay_capacity={max(most, 0)} or less, give fewer or shorter demonstrations, or "
+            "fewer or smaller images (task.cameras, task.image_size)"
         )

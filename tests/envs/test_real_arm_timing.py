@@ -156,6 +156,15 @@ def test_a_lookahead_that_the_arm_cannot_meet_is_refused(tmp_path: Path) -> None
         pass
 
 
+def test_a_lookahead_beyond_what_a_server_accepts_is_refused(tmp_path: Path) -> None:
+    with (
+        SteppedRobot(tmp_path / "r") as robot,
+        pytest.raises(ValueError, match="a robot plans 2000 ms ahead at most"),
+        env_of(robot, lookahead_ms=2001),
+    ):
+        pass
+
+
 def test_without_a_lookahead_a_latency_changes_nothing(tmp_path: Path) -> None:
     with_latency, _ = moved(tmp_path / "a", JITTER, Latency(action=delay(62.0)))
     without, _ = moved(tmp_path / "b", JITTER)

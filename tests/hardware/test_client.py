@@ -2,9 +2,11 @@
 
 import math
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,7 +23,7 @@ from robot_rl.hardware.client import (
 )
 from robot_rl.hardware.protocol.codec import Stamper, decode_server, encode
 from robot_rl.hardware.protocol.endpoints import parse
-from robot_rl.hardware.protocol.messages import Code, Event, Mode, Refused, State
+from robot_rl.hardware.protocol.messages import Code, Command, Event, Mode, Refused, State
 from robot_rl.hardware.protocol.security import load_client_keys, make_client_keys
 from robot_rl.hardware.protocol.sockets import ClientSockets
 from tests.hardware.ports import free_address
@@ -94,6 +96,38 @@ def test_a_refused_command_raises_its_code_and_its_reason(robot: RobotClient) ->
         assert short.value.code is Code.SHAPE
     codes = {event.code for event in robot.events() if event.what == "refused"}
     assert {"mode", "no_lease", "jump", "shape"} <= codes
+
+
+def test_a_command_that_waits_for_its_connection_is_dated_from_before(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Path(parse(server.address).endpoint("cmd").removeprefix("ipc://"))
+    hidden, shown = place.with_name("hidden"), []
+    place.rename(hidden)
+    with server.client("waiting", "operator") as late:
+        _calm(late)
+        late.arm()
+        here = late.state(math.inf).q
+
+        def show() -> None:
+            shown.append(late.server_time())
+            hidden.rename(place)
+
+        sent, exchange = [], late._connection.exchange
+
+        def send(socket: Any, request: Any, answer: Any, deadline: int) -> Any:
+            sent.append(request)
+            return exchange(socket, request, answer, deadline)
+
+        with late.lease("script"):
+            monkeypatch.setattr(late._connection, "exchange", send)
+            timer = threading.Timer(0.3, show)
+            timer.start()
+            late.command("joint_position", here)
+            timer.join()
+        (command,) = (request for request in sent if isinstance(request, Command))
+        assert command.t_sent < shown[0]
+        _calm(late)
 
 
 def test_an_arm_that_is_set_up_for_another_robot_is_not_armed(robot: RobotClient) -> None:

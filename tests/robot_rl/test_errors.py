@@ -24,6 +24,7 @@ def raiser(error: BaseException, cause: BaseException | None = None):
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "x.zarr"), "x.zarr: no such file"),
         (PermissionError(errno.EACCES, "Permission denied", b"y"), "y: permission denied"),
         (UserError("as it is"), "as it is"),
+        (OverflowError("Python integer 10 out of bounds"), "a number that was given is too large"),
     ],
 )
 def test_mistakes_become_user_errors(error: Exception, message: str) -> None:

@@ -110,7 +110,7 @@ def check_libraries() -> tuple[Any, Any, Any]:
         from ray.tune.search import optuna as searchers
     except ImportError as error:
         raise UserError(
-            f"search=asha needs Ray Tune and Optuna: pip install 'robot-rl[ray]' ({error})"
+            f"search=asha needs Ray Tune and Optuna: pip install 'ray[tune]' optuna ({error})"
         ) from error
     return schedulers, searchers, optuna
 

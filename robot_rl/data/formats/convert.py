@@ -12,11 +12,12 @@ from robot_rl.cli.compose import load_group
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_stream import videos_of
 from robot_rl.data.kinds import HDF5_SUFFIXES, NAMES, Kind, kind_of
-from robot_rl.data.merge import Part, atomic_outputs, rewrite
+from robot_rl.data.merge import Part, rewrite
 from robot_rl.data.playback import playback_env
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig, without_cameras
 from robot_rl.factory import make_env, task_of
+from robot_rl.files.durable import atomic_outputs
 
 FORMATS: Final = ("dataset", "robomimic", "lerobot")
 IMAGES: Final = ("zarr", "video", "image")

@@ -1,6 +1,5 @@
 """Derives a dataset with a fixed rate from recordings; the same recordings give the same bytes."""
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
 from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec
 from robot_rl.envs.robot_state import RobotState
 from robot_rl.envs.scene_state import REBUILT, SCENE
-from robot_rl.files.durable import make_folder, publish
+from robot_rl.files.durable import atomic_outputs
 from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.recording.episode import DamagedEpisode
 from robot_rl.hardware.recording.episode import Episode as Raw
@@ -27,6 +26,16 @@ from robot_rl.hardware.spec import RobotSpec
 
 _EVENTS: Final = 100
 """Most events per episode stored in a dataset; the recording has all."""
+
+
+RATE: Final = 20.0
+"""Steps per second where nothing else is asked for."""
+
+
+def check_rate(rate: float | None) -> None:
+    """Raises ValueError if these are no steps per second."""
+    if rate is not None and not 0 < rate < float("inf"):
+        raise ValueError(f"rate={rate:g}: it must be more than 0")
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,9 @@ class DeriveConfig:
     """An episode with data older than this is flagged, ms."""
     images: Literal["zarr", "video"] = "zarr"
     """Image storage: lossless arrays, or much smaller, lossy videos."""
+    horizon: int | None = None
+    """Longest episode in steps of policies that learn from it, if `environment` is None; if None that of the
+    longest recorded one."""
     task: str = "robot"
     """Name of the task if `environment` is None."""
     rebuild: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None
@@ -54,6 +66,8 @@ class DeriveConfig:
     def __post_init__(self) -> None:
         if self.cameras is not None and len(set(self.cameras)) < len(self.cameras):
             raise ValueError(f"cameras=[{','.join(self.cameras)}]: name each once")
+        if self.horizon is not None and self.horizon < 1:
+            raise ValueError(f"horizon={self.horizon}: choose 1 or more")
 
 
 @dataclass(frozen=True)
@@ -85,17 +99,8 @@ def derive(
         ValueError: if `out` exists, no episode can be used, or one differs from the others.
         OSError: if the disk is full.
     """
-    if out.exists():
-        raise ValueError(f"{out} exists; choose another path, or remove it")
-    building = out.with_name(f".deriving-{out.name}")
-    shutil.rmtree(building, ignore_errors=True)
-    make_folder(out.parent)
-    try:
-        derived = _Derivation(raw, building, config).run(show)
-        publish(building, out)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-    return derived
+    with atomic_outputs(out) as (building,):
+        return _Derivation(raw, building, config).run(show)
 
 
 class _Derivation:
@@ -123,7 +128,7 @@ class _Derivation:
         if self._writer is None:
             why = "; ".join(f"episode {number}: {reason}" for number, reason in self._left_out.items())
             raise ValueError(f"{self._raw.root} has no episode that can be used ({why or 'it has none'})")
-        self._environment.setdefault("horizon", self._longest)
+        self._environment.setdefault("horizon", self._config.horizon or self._longest)
         if self._asked:
             self._environment.setdefault("instructions", list(dict.fromkeys(self._asked)))
         self._writer.describe(self._environment, self._collection())

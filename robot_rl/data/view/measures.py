@@ -15,7 +15,9 @@ from robot_rl.envs.action import ActionSpec
 SATURATED: Final = 0.99
 """Absolute value from which an action counts as saturated."""
 STILL: Final = 0.02
-"""Absolute value below which an action counts as idle."""
+"""Absolute value below which an action counts as idle, and change below which a gripper's does."""
+_STILL_POSE: Final = 1e-3
+"""Change per step below which an absolute action counts as idle: 1.5 mm of a hand's pose."""
 _LATE: Final = 1.5
 """Control periods after which an image is old."""
 
@@ -26,7 +28,7 @@ class Measures:
 
     steps: int
     saturated: tuple[float, ...]
-    """By dimension: share of steps with a saturated requested action; 0 for grippers."""
+    """By dimension: share of steps with a saturated requested action; 0 for grippers and absolute actions."""
     changed: float
     """Share of steps whose applied action differs from the requested one."""
     idle: float
@@ -68,7 +70,7 @@ def measure(
     still = _still(applied, spec)
     grips = [i for i, dim in enumerate(spec) if dim.kind == "gripper"]
     at_end = np.abs(asked) >= SATURATED
-    at_end[:, grips] = False
+    at_end[:, [dim.kind != "delta" for dim in spec]] = False
     moving = ~still
     # The effect of an action is visible one step later.
     seen = np.concatenate([[False], moving[:-1]])
@@ -150,7 +152,8 @@ def _still(actions: NDArray[np.float64], spec: ActionSpec) -> NDArray[np.bool_]:
         [np.abs(actions[:, i]) if dim.kind == "delta" else changes[:, i] for i, dim in enumerate(spec)],
         axis=1,
     )
-    return np.asarray((moves < STILL).all(1))
+    least = [_STILL_POSE if dim.kind == "absolute" else STILL for dim in spec]
+    return np.asarray((moves < least).all(1))
 
 
 def _run(flags: NDArray[np.bool_]) -> int:

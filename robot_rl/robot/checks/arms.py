@@ -21,20 +21,20 @@ def arm_checks(robot: RobotConfig) -> Iterator[Check]:
     """Run the checks of the robot's driver; they only read from the arm."""
     host = str(robot.options.get("host", ""))
     if robot.spec.driver == "franka":
-        yield check_library("franky-control", "franka")
+        yield check_library("franky-control")
         yield check_reachable(host, _FRANKA_PORT)
         library = f"libfranka {version}" if (version := libfranka()) else "libfranka"
         yield Check("firmware", True, f"{library}; {_VERSION_NOTE}", known=False)
     elif robot.spec.driver == "ur":
-        yield check_library("ur_rtde", "ur")
+        yield check_library("ur_rtde")
         yield from ur_checks(host)
 
 
-def check_library(package: str, extra: str) -> Check:
+def check_library(package: str) -> Check:
     """Check that a package is installed and can be imported."""
     check = check_package(Requirement(package))
     if check.detail == "not installed":
-        return dataclasses.replace(check, fix=f"{sys.executable} -m pip install 'robot-rl[{extra}]'")
+        return dataclasses.replace(check, fix=f"{sys.executable} -m pip install {package}")
     return check
 
 

@@ -107,7 +107,7 @@ def make_controller(
     if cases and wait_until_ready:
         wait_until_ready = show_case(cases, wait_until_ready, say)
     clock = MonotonicClock()
-    prepare = make_reset(reset, robot, wait_until_ready)
+    prepare = make_reset(reset, robot, wait_until_ready, stop)
     env = RealArmEnv(
         robot,
         environment,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import zmq
 
-from robot_rl.hardware.cameras.camera_main import QUEUE, FrameNumbers, check_image
+from robot_rl.hardware.cameras.camera_main import QUEUE, FrameNumbers, check_image, scale_down
 from robot_rl.hardware.cameras.compression import decompress
 from robot_rl.hardware.cameras.device import WrongCamera
 from robot_rl.hardware.cameras.publisher import CapturedImage, DropOldestQueue, Publisher
@@ -174,3 +174,15 @@ def test_images_of_another_kind_are_refused(image: np.ndarray, encoding: str) ->
     check_image(np.zeros((HEIGHT, WIDTH, 3), np.uint8), settings(encoding))
     with pytest.raises(WrongCamera, match="not 320x240"):
         check_image(image, settings(encoding))
+
+
+def test_the_middle_of_an_image_is_scaled_down_without_distortion() -> None:
+    spec = CameraSpec(name="wrist", serial="1", width=4, height=4, rate=30.0)
+    wide = np.zeros((8, 12, 3), np.uint8)
+    # Two columns at each side are cut off; each of the others has its own grey.
+    wide[:, :2] = wide[:, -2:] = 255
+    wide[:, 2:-2] = np.arange(8, dtype=np.uint8)[None, :, None] * 10
+    expected = np.array([5, 25, 45, 65], np.uint8)[None, :, None]
+    np.testing.assert_array_equal(scale_down(wide, spec), np.broadcast_to(expected, (4, 4, 3)))
+    tall = scale_down(wide.transpose(1, 0, 2).copy(), spec)
+    np.testing.assert_array_equal(tall, np.broadcast_to(expected.transpose(1, 0, 2), (4, 4, 3)))

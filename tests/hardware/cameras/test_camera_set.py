@@ -51,6 +51,15 @@ def test_a_camera_may_send_jpegs(bench: Bench) -> None:
     assert reader.damaged == {"wrist": 0}
 
 
+def test_images_are_published_smaller_than_a_device_takes_them(bench: Bench) -> None:
+    bench.start(msgspec.structs.replace(pattern("wrist"), capture=(640, 480)))
+    with FrameReader(bench.clients, ["wrist"], max_age_ms=1e6) as reader:
+        seen = reader.wait(PATIENCE)["wrist"]
+    assert seen.image.shape == (48, 64, 3)
+    # Means of ten by ten pixels of noise between 0 and 255.
+    assert 4 < seen.image[1:].std() < 12
+
+
 def test_ctrl_c_and_a_closed_terminal_are_left_to_the_server(bench: Bench) -> None:
     bench.start(pattern("wrist"))
     pid = bench.running("wrist").pid

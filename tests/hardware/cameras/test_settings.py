@@ -45,6 +45,8 @@ def test_images_are_encoded_unless_something_else_is_said(source: dict[str, str]
         ({"source": {"type": "realsense"}, "spec": {**SPEC, "width": 8192, "height": 8192}}, "not possible"),
         ({"source": {"type": "realsense"}, "spec": {**SPEC, "name": "left wrist"}}, "matching regex"),
         ({"source": {"type": "realsense"}, "spec": {**SPEC, "serial": ""}}, "needs a serial"),
+        ({"source": {"type": "realsense"}, "capture": [32, 48]}, "32x48 cannot be scaled down to 64x48"),
+        ({"source": {"type": "realsense", "stream": "depth"}, "capture": [640, 480]}, "depth is not scaled"),
     ],
 )
 def test_what_cannot_work_is_refused(fields: dict[str, object], why: str) -> None:

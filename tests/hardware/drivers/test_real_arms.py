@@ -23,16 +23,20 @@ def changed(name: str, spec: dict[str, Any] | None = None, **options: Any) -> Ro
 
 
 @pytest.mark.parametrize(
-    ("name", "module", "extra"),
-    [("franka", "franky", "franka"), ("ur5e", "rtde_control", "ur"), ("ur5e", "dashboard_client", "ur")],
+    ("name", "module", "package"),
+    [
+        ("franka", "franky", "franky-control"),
+        ("ur5e", "rtde_control", "ur_rtde"),
+        ("ur5e", "dashboard_client", "ur_rtde"),
+    ],
 )
 def test_a_missing_library_is_named_with_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, name: str, module: str, extra: str
+    monkeypatch: pytest.MonkeyPatch, name: str, module: str, package: str
 ) -> None:
     if module == "dashboard_client":
         pytest.importorskip("rtde_control", reason="of the same package, and looked for first")
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ValueError, match=rf"needs {module} .*: pip install 'robot-rl\[{extra}\]'$") as raised:
+    with pytest.raises(ValueError, match=rf"needs {module} .*: pip install {package}$") as raised:
         MAKERS[name](changed(name), MonotonicClock())
     assert "\n" not in str(raised.value)
 

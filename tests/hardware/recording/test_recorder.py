@@ -117,6 +117,8 @@ def test_only_the_cameras_that_were_chosen_are_recorded(robot: Robot, record: Re
     assert episode.footer.outcome == "discarded"
     with pytest.raises(RecorderError, match="has no camera left; it has front, wrist"):
         RecorderProcess(robot.address, root.with_name("y.raw"), cameras=["left"])
+    with pytest.raises(RecorderError, match="name each once"):
+        RecorderProcess(robot.address, root.with_name("z.raw"), cameras=["front", "front"])
 
 
 def test_what_cannot_be_done_is_refused_in_a_line(robot: Robot, record: Record, root: Path) -> None:

@@ -22,6 +22,7 @@ from robot_rl.data.compatibility import check_same_environment
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.writer import DatasetWriter, Episode
 from tests.hardware.processes import PATIENCE
+from tests.robot_rl.data import small_dataset
 
 DIM = {"name": "x", "kind": "delta", "unit": "m", "scale": 0.05, "frame": "base"}
 ENVIRONMENT = {
@@ -463,3 +464,12 @@ def test_other_collection_is_not_mixed_in(path: Path) -> None:
     with pytest.raises(ValueError, match=r"was collected with .* choose another path"):
         DatasetWriter(path, ENVIRONMENT, {**COLLECTION, "noise": 0.5})
     check(Dataset(path), LENGTHS)
+
+
+def test_a_chunk_of_large_rows_is_one_that_a_reader_accepts(tmp_path: Path) -> None:
+    """1024 rows of a depth image would be more than the reader takes for plausible."""
+    dataset = small_dataset.write(tmp_path / "small.zarr", (3,))
+    writer = DatasetWriter(tmp_path / "a.zarr", dataset.environment, dataset.collection)
+    arrays = {name: dataset[name] for name in dataset.keys}
+    writer.append({**arrays, "depth": np.zeros((3, 480, 640), np.float32)}, success=True, seed=0)
+    assert Dataset(tmp_path / "a.zarr")["depth"].shape == (3, 480, 640)

@@ -189,6 +189,15 @@ def test_all_states_of_a_split_are_used_by_default(
     assert asked == [100, 500]
 
 
+def test_a_file_of_states_named_test_does_not_replace_the_results_on_test_states(
+    run: Path, robot_rl: RunCommand, tmp_path: Path
+) -> None:
+    states = tmp_path / "test.safetensors"
+    robot_rl("states", "task=lift", f"out={states}", "count=1")
+    robot_rl("eval", f"policy={run}", f"states={states}", "num_envs=1")
+    assert (run / "eval/states/test/summary.json").is_file()
+
+
 def test_test_states_need_committed_code(
     run: Path, robot_rl: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

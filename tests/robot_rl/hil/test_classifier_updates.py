@@ -93,3 +93,10 @@ def test_a_correction_of_another_classifier_is_not_used(judge: Any, tmp_path: Pa
 def test_only_a_person_corrects_a_classifier(options: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="correct_classifier"):
         HilConfig(**options, correct_classifier=True)
+
+
+def test_a_person_acts_in_real_time() -> None:
+    """A stepped clock has nothing to do with the times of a person's device."""
+    with pytest.raises(ValueError, match=r"hil\.realtime=false: with a person"):
+        HilConfig(operator="keyboard", realtime=False)
+    assert HilConfig(operator="scripted", realtime=False).realtime is False

@@ -15,6 +15,10 @@ from robot_rl.learning.config import OffPolicyConfig
         ({"num_envs": 0}, "num_envs=0"),
         ({"replay_capacity": 15}, "replay_capacity=15: a transition takes two rows"),
         ({"hidden": []}, "give the width of one hidden layer or more"),
+        ({"max_grad_norm": -1.0}, r"max_grad_norm=-1\.0: choose more than 0"),
+        ({"tau": 5.0}, r"tau=5\.0: choose it in \(0, 1\]"),
+        ({"critic_warmup": -3}, "critic_warmup=-3: choose 0"),
+        ({"demo_ratio_steps": -5}, "demo_ratio_steps=-5: choose 1 or more"),
         ({"warmup_steps": 8}, "no step is complete yet .* more than method.num_envs=8"),
     ],
 )

@@ -41,3 +41,10 @@ def test_a_policy_knows_the_words_of_what_it_imitates_alone(tmp_path: Path) -> N
         learner = small_vla.make_learner(tmp_path / f"{failed}.zarr", Processes())
         assert isinstance(learner.policy, VLAPolicy)
         assert " ".join(learner.policy.config.words) == words
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 0}, {"steps": 0}, {"max_grad_norm": 0.0}])
+def test_options_with_which_nothing_is_learned_are_refused(options: dict[str, float]) -> None:
+    (name,) = options
+    with pytest.raises(ValueError, match=f"method.{name}=0"):
+        BCConfig(**options)  # type: ignore[arg-type]

@@ -5,9 +5,13 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from robot_rl.bench.learners import make_context
+from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS, build_method
 from robot_rl.methods.residual import ResidualConfig, ResidualMethod
 
@@ -30,6 +34,19 @@ class MyMethod(ResidualMethod):
 
 METHODS["my_residual"] = MyMethod
 '''
+
+
+@pytest.mark.parametrize("name", ["residual", "residual_chunk", "expo", "ibrl", "dsrl", "dsrl_na"])
+def test_all_networks_are_moved_to_the_device(name: str) -> None:
+    """`meta` stands in for a GPU; an expected value of bins (hl_gauss) needs a buffer there too."""
+    kind = METHODS[name]
+    assert issubclass(kind, OffPolicyMethod)
+    method, device = kind(kind.config_type(critic_loss="hl_gauss")), torch.device("meta")
+    context = make_context(device, 0)
+    agent = method.build_agent(context)
+    learner: Any = method.build_learner(agent, context)
+    for module in (agent.networks, learner.critics):
+        assert {tensor.device.type for tensor in (*module.parameters(), *module.buffers())} == {"meta"}
 
 
 @dataclass

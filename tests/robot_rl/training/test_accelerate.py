@@ -335,4 +335,4 @@ def test_without_accelerate_the_option_is_refused_in_one_line(
     arguments = ["method=bc", "accelerate=on", f"data={demonstrations}", f"runs_dir={tmp_path}"]
     assert main(["train", *arguments]) == 2
     error = capsys.readouterr().err
-    assert error == "robot-rl: accelerate=on needs accelerate: pip install 'robot-rl[accelerate]'\n"
+    assert error == "robot-rl: accelerate=on needs accelerate: pip install accelerate\n"

@@ -219,6 +219,10 @@ class LeRobotFiles:
                 f"{file} has {len(here)} steps of episode {row['episode_index']}, "
                 f"its length is {row['length']}"
             )
+        if here[-1] - here[0] + 1 != len(here):
+            raise ValueError(
+                f"{file}: other episodes lie between the steps of episode {row['episode_index']}"
+            )
         return whole.slice(int(here[0]), len(here))
 
     def column(self, table: pa.Table, name: str) -> NDArray[Any]:

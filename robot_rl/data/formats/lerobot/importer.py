@@ -63,8 +63,14 @@ def import_files(
     rows = files.episodes
     if not rows:
         raise ValueError(f"{files.path} has no episode")
-    told = layout.REWARD in files.features or layout.SUCCESS in files.features or files.own
-    if success is not None and told:
+    totals = files.info["total_episodes"], files.info["total_frames"]
+    steps = sum(row["length"] for row in rows)
+    if [row["episode_index"] for row in rows] != list(range(len(rows))) or totals != (len(rows), steps):
+        raise ValueError(
+            f"{files.path}: an episode is missing or there twice ({layout.INFO} knows {totals[0]} with "
+            f"{totals[1]} steps, the tables {len(rows)} with {steps}); copy the dataset again"
+        )
+    if success is not None and (layout.SUCCESS in files.features or files.own):
         raise ValueError(f"success=…: {files.path} says itself which episodes succeeded; leave it out")
     reader = _Own(files, files.own) if files.own else _Foreign(files, success)
     writer = DatasetWriter(out, reader.environment, reader.collection, durable=False)
@@ -102,8 +108,6 @@ class _Own:
                 f"{files.path}/{layout.OWN} knows {len(own['episodes'])} episodes, and there are "
                 f"{len(files.episodes)}: remove that file to convert them as another's"
             )
-        if [row["episode_index"] for row in files.episodes] != list(range(len(files.episodes))):
-            raise ValueError(f"{files.path}: an episode is missing or there twice; copy the dataset again")
 
     def episode(self, row: Mapping[str, Any], table: pa.Table) -> tuple[dict[str, Any], bool, int]:
         """Arrays, success and seed of an episode."""
@@ -143,6 +147,8 @@ class _Foreign:
         self._instructions = self._find_instructions()
         self._more = {name: _array_name(name) for name in files.numbers if name not in _NAMED}
         """Other features, and the names of their arrays."""
+        if layout.REWARD in features and (success is not None or layout.SUCCESS in features):
+            self._more[layout.REWARD] = "reward"
         for name, array in self._more.items():
             if array in _OURS or list(self._more.values()).count(array) > 1:
                 self._more[name] = "lerobot." + name.replace("/", ".")
@@ -182,6 +188,12 @@ class _Foreign:
     def _find_instructions(self) -> list[str]:
         """The instructions; none, but labels, if a task cannot be one."""
         found = dict.fromkeys(map(_tasks, self._files.episodes))
+        if several := [row["episode_index"] for row in self._files.episodes if len(row["tasks"]) > 1]:
+            self.lost.append(
+                f"the tasks become labels, and no instructions: episode {several[0]} has several, and in a "
+                "dataset each has one"
+            )
+            return []
         try:
             for text in found:
                 encode_instruction(text)
@@ -195,7 +207,13 @@ class _Foreign:
             return self._success
         if layout.SUCCESS in self._files.features:
             return bool(self._files.column(table, layout.SUCCESS).any())
-        return bool((self._files.column(table, layout.REWARD) > 0).any())
+        reward = self._files.column(table, layout.REWARD)
+        if not np.isin(reward, (0, 1)).all():
+            raise ValueError(
+                f"{self._files.path}: {layout.REWARD} has other values than 0 and 1, so that it does not say "
+                "which episodes succeeded: give success=true or success=false"
+            )
+        return bool(reward.any())
 
     def _action_scales(self) -> NDArray[np.float32]:
         """[A] the smallest powers of two, at least 1, that bound the actions."""

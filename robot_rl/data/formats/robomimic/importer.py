@@ -30,6 +30,7 @@ from robot_rl.data.raw.steps import single
 from robot_rl.data.writer import DatasetWriter, Episode
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.envs.playback_start import go_to_flattened
+from robot_rl.envs.robosuite_actions import base_rotations
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 
 REBUILT: Final = "rebuilt from time, positions and velocities"
@@ -91,6 +92,7 @@ def import_foreign(
     """
     environment = env.describe()
     check_environment(file, environment, accept)
+    _check_frame(file, env)
     demos = file.demos
     if not demos:
         raise ValueError(f"{file.path} has no demonstration (data/demo_0, demo_1, …)")
@@ -141,7 +143,9 @@ def check_environment(file: RobomimicFile, environment: Mapping[str, Any], accep
         pairs["input_type"] = input_type(told), environment.get("input_type", "delta")
         largest = arm.get("output_max") if pairs["input_type"] == ("delta", "delta") else None
         if largest is not None:
-            values = largest if isinstance(largest, list) else [largest] * len(scales)
+            values = largest if isinstance(largest, list) else [largest]
+            # The file has them for one arm.
+            values = values * (len(scales) // max(1, len(values)))
             try:
                 pairs["action_spec"] = [float(value) for value in values[: len(scales)]], scales
             except (TypeError, ValueError) as error:
@@ -171,6 +175,18 @@ def input_type(told: Mapping[str, Any]) -> str:
 def _in_world(told: Mapping[str, Any]) -> bool:
     """Whether absolute actions are in the world frame: robosuite before 1.5 names no frame."""
     return _arm(told["env_kwargs"].get("controller_configs")).get("input_ref_frame", "world") == "world"
+
+
+def _check_frame(file: RobomimicFile, env: RobosuiteEnv) -> None:
+    """Raises ValueError if the file's deltas are in another frame, whose axes are not parallel."""
+    frames = {dim.frame for dim in env.action_spec if dim.kind == "delta" and dim.frame in ("world", "base")}
+    theirs = "world" if _in_world(file.environment) else "base"
+    turned = [not np.allclose(rotation, np.eye(3), atol=1e-6) for rotation in base_rotations(env.sim)]
+    if frames - {theirs} and any(turned):
+        raise ValueError(
+            f"{file.path}: its actions are in the frame {theirs!r}, the task's in {frames.pop()!r}, and "
+            "the arms' bases are turned: convert the actions first"
+        )
 
 
 def _problems(demo: Any, env: RobosuiteEnv) -> list[str]:

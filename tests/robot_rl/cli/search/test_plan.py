@@ -69,7 +69,7 @@ def test_without_ray_or_optuna_nothing_runs(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
     assert main(train(tmp_path / "runs", RANGE)) == 2
-    assert "search=asha needs Ray Tune and Optuna: pip install 'robot-rl[ray]'" in capsys.readouterr().err
+    assert "search=asha needs Ray Tune and Optuna: pip install 'ray[tune]' optuna" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 

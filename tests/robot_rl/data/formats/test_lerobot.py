@@ -545,6 +545,72 @@ def test_the_outcome_that_files_tell_is_not_overridden(
     assert "says itself which episodes succeeded; leave it out" in capsys.readouterr().err
 
 
+def one_table_missing(path: Path) -> None:
+    file = path / TABLES["episodes"]
+    pq.write_table(pq.read_table(file).slice(0, 2), file)
+
+
+def rows_of_others_between(path: Path) -> None:
+    file = path / TABLES["data"]
+    table = pq.read_table(file)
+    order = np.arange(table.num_rows)
+    # Between the two rows is the end of the first episode.
+    order[[0, -1]] = order[[-1, 0]]
+    pq.write_table(table.take(order), file)
+
+
+def dense_reward(path: Path) -> None:
+    told(INFO, "features", "next.success", value=...)(path)
+    columns_of = pq.read_table(path / TABLES["data"])
+    at, values = columns_of.column_names.index("next.reward"), np.linspace(0, 0.3, columns_of.num_rows)
+    column = pa.array(values.astype(np.float32))
+    pq.write_table(columns_of.set_column(at, "next.reward", column), path / TABLES["data"])
+
+
+@pytest.mark.parametrize(
+    ("damage", "answer"),
+    [
+        (one_table_missing, "an episode is missing or there twice (meta/info.json knows 3 with"),
+        (rows_of_others_between, "other episodes lie between the steps of episode 0"),
+        (dense_reward, "next.reward has other values than 0 and 1"),
+    ],
+)
+def test_anothers_files_are_not_converted_in_part(
+    pictures: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[Path], None],
+    answer: str,
+) -> None:
+    path = foreign(pictures, tmp_path / "other")
+    damage(path)
+    assert main(["data", "convert", f"dataset={path}", f"out={tmp_path}/x.zarr"]) == 2
+    assert answer in capsys.readouterr().err
+    assert not (tmp_path / "x.zarr").exists()
+
+
+def test_a_dense_reward_is_kept_beside_the_success_that_is_given(
+    pictures: Path, tmp_path: Path, robot_rl: RunCommand
+) -> None:
+    path = foreign(pictures, tmp_path / "other")
+    dense_reward(path)
+    robot_rl("data convert", f"dataset={path}", f"out={tmp_path}/x.zarr", "success=false")
+    dataset = Dataset(tmp_path / "x.zarr")
+    assert not dataset.success.any()
+    assert not dataset["reward"].any()
+    assert dataset["lerobot.next.reward"][-1] == pytest.approx(0.3)
+
+
+def test_several_tasks_of_an_episode_are_no_instruction(
+    pictures: Path, tmp_path: Path, robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = foreign(pictures, tmp_path / "other")
+    cell("episodes", "tasks", ["open the door", "close the door"])(path)
+    robot_rl("data convert", f"dataset={path}", f"out={tmp_path}/x.zarr")
+    assert not Dataset(tmp_path / "x.zarr").environment.get("instructions")
+    assert "episode 0 has several" in "".join(capsys.readouterr())
+
+
 def test_faults_are_all_told(videos: Path, tmp_path: Path) -> None:
     path = foreign(videos, tmp_path / "other")
     file = path / "data/chunk-000/file-000.parquet"

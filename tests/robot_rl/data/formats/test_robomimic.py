@@ -5,6 +5,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -16,9 +17,12 @@ from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.formats.convert import ConvertRequest, convert
 from robot_rl.data.formats.robomimic.file import find_problems
+from robot_rl.data.formats.robomimic.importer import import_foreign
 from robot_rl.data.playback import play, playback_env
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.envs.task import TaskConfig
+from robot_rl.factory import make_env
 from tests.conftest import RunCommand
 from tests.robot_rl.data.formats.foreign import AFTER, collect
 from tests.robot_rl.data.small_dataset import as_recorded, same_data, write
@@ -569,3 +573,19 @@ def test_faults_of_a_file_are_all_told(exported: Path, tmp_path: Path) -> None:
         "demo_2 lacks the attribute num_samples",
         "mask/mine names demo_9, which is not there",
     }
+
+
+def test_deltas_in_the_worlds_axes_are_refused_for_arms_whose_bases_are_turned(tmp_path: Path) -> None:
+    """The two arms of TwoArmLift face each other; here, deltas are in the axes of each base."""
+    robots = ["Panda", "Panda"]
+    task = TaskConfig(name="two_arm_lift", env="TwoArmLift", robots=robots, state_keys=["pot_pos"])
+    env = make_env(task, observe_all=True)
+    largest = [0.05] * 3 + [0.5] * 3
+    for frame, answer in (("world", "are in the frame 'world'"), ("base", "has no demonstration")):
+        arm = {"type": "OSC_POSE", "output_max": largest, "input_ref_frame": frame}
+        kwargs = {"robots": robots, "control_freq": 20, "controller_configs": arm}
+        told = {"env_name": "TwoArmLift", "env_kwargs": kwargs}
+        file: Any = SimpleNamespace(path=tmp_path, environment=told, demos={}, masks={})
+        with pytest.raises(ValueError, match=answer):
+            import_foreign(file, tmp_path / "x.zarr", env, (), lambda done: None)
+    env.close()

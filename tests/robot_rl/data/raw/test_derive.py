@@ -509,3 +509,17 @@ def test_an_episode_whose_label_is_no_instruction_is_skipped(tmp_path: Path, tex
     dataset, derived = made(tmp_path, Motion(labels=good), Motion(labels=bad))
     assert dataset.instructions == ["open the drawer"]
     assert derived.left_out[1].startswith("its label cannot be an instruction: ")
+
+
+def test_the_time_limit_of_policies_is_that_of_the_longest_recording_or_given(tmp_path: Path) -> None:
+    longest, _ = made(tmp_path, Motion(), name="longest.zarr")
+    assert longest.environment["horizon"] == longest.num_steps
+    given, _ = made(tmp_path, Motion(), name="given.zarr", horizon=300)
+    assert given.environment["horizon"] == 300
+
+
+@pytest.mark.parametrize("option", [{"rate": 5.0}, {"name": "x"}, {"horizon": 3}])
+def test_what_a_task_says_is_not_given_beside_it(option: dict[str, object]) -> None:
+    (name,) = option
+    with pytest.raises(ValueError, match=f"{name}=… is for an arm"):
+        data_derive.Config(raw="a.raw", out="a.zarr", task=TaskConfig(name="lift"), **option)  # type: ignore[arg-type]

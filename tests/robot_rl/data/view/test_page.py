@@ -14,11 +14,11 @@ import pytest
 
 from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.view.measures import Measures, find_anomalies
+from robot_rl.data.view.measures import Measures, find_anomalies, measure
 from robot_rl.data.view.page import FRAMES, POINTS, SIDE, shrink
 from robot_rl.data.writer import DatasetWriter, Entry
 from tests.robot_rl.data.recorded import Motion, record
-from tests.robot_rl.data.small_dataset import RATE, SOURCES, arrays, environment, images, write
+from tests.robot_rl.data.small_dataset import DIMS, RATE, SOURCES, arrays, environment, images, write
 
 
 def data_of(page: Path) -> dict[str, Any]:
@@ -127,6 +127,22 @@ def test_what_looks_wrong_is_named_with_its_episodes(page_of_bad: Path) -> None:
     }
 
 
+def test_a_hand_that_moves_by_absolute_poses_is_neither_idle_nor_at_its_end(tmp_path: Path) -> None:
+    """40 cm in five seconds, by axes of the hand that are 1 by definition."""
+    length = 100
+    dims = [{"name": n, "kind": "absolute", "unit": "m", "scale": 1.5, "frame": "base"} for n in ("x", "xx")]
+    told = environment(action_spec=[*dims, DIMS[2]])
+    episode = arrays(length, 1, success=True)
+    way = np.linspace(0, 0.4 / 1.5, length)
+    poses = np.stack([way, np.ones(length), np.full(length, -1.0)], 1).astype(np.float32)
+    writer = DatasetWriter(tmp_path / "a.zarr", told, {"recorded": {"episodes": []}, "sources": SOURCES})
+    writer.append({**episode, "action": poses, "applied_action": poses}, success=True, seed=1)
+    dataset = Dataset(tmp_path / "a.zarr")
+    measures = measure(dataset, {name: dataset[name] for name in dataset.keys}, {}, {})
+    assert measures.idle <= 1 / length
+    assert max(measures.saturated) == 0
+
+
 def test_an_idle_beginning_is_named() -> None:
     usual: dict[str, Any] = {
         "steps": 100, "saturated": (0.0,), "changed": 0.0, "idle": 0.3, "idle_begin": 0, "idle_end": 0,
@@ -212,6 +228,7 @@ def test_a_browser_shows_it_without_an_error(page_of_bad: Path, tmp_path: Path) 
         (["render=true"], "has no saved states"),
         (["rate=0"], "rate=0: it must be more than 0"),
         (["cameras=[front]"], "cameras=… is for recordings, and"),
+        (["rate=3"], "rate=… is for recordings, and"),
     ],
 )
 def test_what_cannot_be_shown_is_answered_in_a_line(

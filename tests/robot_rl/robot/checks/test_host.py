@@ -129,10 +129,10 @@ def test_a_controller_that_is_not_there() -> None:
     assert faults(ur_checks("127.0.0.1", port)) == ["controller"]
 
 
-def test_a_library_that_is_not_installed_is_named_with_its_extra() -> None:
-    check = check_library("no-such-arms-library", "franka")
+def test_a_library_that_is_not_installed_is_named_with_what_to_install() -> None:
+    check = check_library("no-such-arms-library")
     assert (check.ok, check.detail) == (False, "not installed")
-    assert check.fix.endswith("-m pip install 'robot-rl[franka]'")
+    assert check.fix.endswith("-m pip install no-such-arms-library")
 
 
 def test_what_only_the_arm_itself_can_tell_is_not_pretended(monkeypatch: pytest.MonkeyPatch) -> None:
