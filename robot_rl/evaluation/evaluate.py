@@ -15,6 +15,7 @@ from robot_rl.cli.progress import ProgressReporter
 from robot_rl.envs.instruction import INSTRUCTION, decode_instruction, encode_instruction
 from robot_rl.envs.observation import Observation
 from robot_rl.envs.vector import TaskVectorEnv
+from robot_rl.errors import UserError
 from robot_rl.evaluation.initial_states import InitialStates
 from robot_rl.evaluation.statistics import mean_jerk, wilson
 from robot_rl.files.durable import make_folder, write_file
@@ -196,6 +197,27 @@ def by_instruction(outcomes: Sequence[Outcome], fingerprint: str) -> dict[str, S
         text: Summary.of([outcome for outcome in outcomes if outcome.instruction == text], fingerprint)
         for text in asked
     }
+
+
+def read_outcomes(file: Path) -> dict[str, list[Outcome]]:
+    """Outcomes by policy of an `episodes.csv`, as far as all versions have written it.
+
+    Raises:
+        UserError: if it is damaged.
+    """
+    outcomes: dict[str, list[Outcome]] = {}
+    try:
+        with file.open(newline="") as lines:
+            for row in csv.DictReader(lines):
+                success = {"1": True, "0": False, "True": True, "False": False}[row["success"]]
+                one = Outcome(int(row["episode"]), success, int(row["length"]), int(row["seed"]))
+                outcomes.setdefault(row["policy"], []).append(one)
+    except (KeyError, TypeError, ValueError):
+        raise UserError(
+            f"{file} lacks the columns policy,episode,success,length,seed, or a value is wrong: "
+            "run `robot-rl eval` again"
+        ) from None
+    return outcomes
 
 
 def write_evaluation(

@@ -1,6 +1,5 @@
 """Videos of base and tuned policy in the same evaluated episode."""
 
-import csv
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from robot_rl.envs.action import repeated_in_hold
 from robot_rl.envs.external.simulators import simulator_of
 from robot_rl.envs.renderer import overview
 from robot_rl.envs.robosuite_env import RobosuiteEnv
+from robot_rl.evaluation.evaluate import Outcome, read_outcomes
 from robot_rl.evaluation.initial_states import load_states
 from robot_rl.factory import make_env, task_of
 from robot_rl.files.durable import write_file
@@ -50,7 +50,7 @@ def write_videos(run: Path) -> list[Path]:
         raise ValueError(f"videos are not drawn of tasks in {simulator.name}'s own process: add videos=false")
     env = make_env(task)
     initial = load_states(env)
-    episode, seed = _shown_episode(_outcomes(run / "eval" / "episodes.csv"))
+    episode, seed = _shown_episode(read_outcomes(run / "eval" / "episodes.csv"))
     written = []
     for name, candidate in candidates.items():
         policy = acting_policy(candidate, 1)
@@ -96,19 +96,9 @@ def act_episode(env: RobosuiteEnv, policy: ActingPolicy, state: np.ndarray, seed
     return [env.get_state(), *(env.get_state() for _ in rollout)]
 
 
-def _outcomes(path: Path) -> Mapping[str, Mapping[int, tuple[bool, int]]]:
-    """policy → episode → (success, seed)."""
-    outcomes: dict[str, dict[int, tuple[bool, int]]] = {}
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            episodes = outcomes.setdefault(row["policy"], {})
-            episodes[int(row["episode"])] = (row["success"] == "1", int(row["seed"]))
-    return outcomes
-
-
-def _shown_episode(outcomes: Mapping[str, Mapping[int, tuple[bool, int]]]) -> tuple[int, int]:
-    base = outcomes["base"]
-    tuned = outcomes.get("tuned", {})
-    improved: Sequence[int] = [e for e, (won, _) in base.items() if not won and tuned.get(e, (True, 0))[0]]
-    episode = improved[0] if improved else next(iter(base))
-    return episode, base[episode][1]
+def _shown_episode(outcomes: Mapping[str, Sequence[Outcome]]) -> tuple[int, int]:
+    """Number and seed of an episode that the base fails and the tuned policy does not, or of the first."""
+    won = {one.episode for one in outcomes.get("tuned", ()) if one.success}
+    improved = [one for one in outcomes["base"] if not one.success and one.episode in won]
+    shown = (improved or outcomes["base"])[0]
+    return shown.episode, shown.seed

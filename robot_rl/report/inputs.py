@@ -1,6 +1,5 @@
 """Reads and checks the files of a run that its report is built from."""
 
-import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from robot_rl.errors import UserError
+from robot_rl.evaluation.evaluate import Outcome, read_outcomes
 from robot_rl.evaluation.videos import shown_episode
 from robot_rl.methods.classifier import Rates
 from robot_rl.report.classifier import read_classifier
@@ -154,7 +154,7 @@ def is_evaluated(run: Path) -> bool:
 def _evaluation(path: Path) -> tuple[dict[str, Any], dict[str, Policy]]:
     """The summary of `robot-rl eval`, and its policies by name, of which one is the base."""
     summary = _json(path / "eval" / "summary.json", "robot-rl eval", ("states", "policies"))
-    episodes = _episodes(_existing(path / "eval" / "episodes.csv", "robot-rl eval"))
+    episodes = read_outcomes(_existing(path / "eval" / "episodes.csv", "robot-rl eval"))
     if "base" not in summary["policies"]:
         raise UserError(f"{path / 'eval' / 'summary.json'} has no policy `base`: run `robot-rl eval` again")
     known = [name for name in POLICIES if name in summary["policies"]]
@@ -200,26 +200,10 @@ def _json(file: Path, command: str, keys: Sequence[str]) -> dict[str, Any]:
     return value
 
 
-def _episodes(file: Path) -> dict[str, list[tuple[int, bool, int]]]:
-    """Rows (episode, success, length) by policy."""
-    rows: dict[str, list[tuple[int, bool, int]]] = {}
-    try:
-        with open(file, newline="") as lines:
-            for row in csv.DictReader(lines):
-                success = {"1": True, "0": False, "True": True, "False": False}[row["success"]]
-                rows.setdefault(row["policy"], []).append((int(row["episode"]), success, int(row["length"])))
-    except (KeyError, TypeError, ValueError):
-        raise UserError(
-            f"{file} lacks the columns policy,episode,success,length,seed, or a value is wrong: "
-            "run `robot-rl eval` again"
-        ) from None
-    return rows
-
-
 def _policy(
-    path: Path, name: str, summary: dict[str, Any], episodes: dict[str, list[tuple[int, bool, int]]]
+    path: Path, name: str, summary: dict[str, Any], episodes: Mapping[str, Sequence[Outcome]]
 ) -> Policy:
-    rows = episodes.get(name, [])
+    rows = episodes.get(name, ())
     try:
         entry = summary["policies"][name]
         policy = Policy(
@@ -228,8 +212,8 @@ def _policy(
             interval=(float(entry["interval"][0]), float(entry["interval"][1])),
             mean_length=float(entry["mean_length"]),
             fingerprint=str(entry["fingerprint"]),
-            outcomes={episode: success for episode, success, _ in rows},
-            lengths={episode: length for episode, _, length in rows},
+            outcomes={one.episode: one.success for one in rows},
+            lengths={one.episode: one.length for one in rows},
         )
     except (KeyError, TypeError, ValueError, IndexError):
         raise UserError(

@@ -4,7 +4,6 @@ Next to the run `<name>/` are its demonstrations `<name>.zarr` and `<name>.colle
 collecting.
 """
 
-import csv
 import json
 import shutil
 import time
@@ -17,6 +16,7 @@ from typing import Any
 from robot_rl.bench.methods.command_lines import collected_data, eval_directory, evaluations_directory
 from robot_rl.bench.methods.queue import PlannedRun
 from robot_rl.data.dataset import Dataset
+from robot_rl.evaluation.evaluate import read_outcomes
 from robot_rl.runs import write_text
 from robot_rl.training.logger import Series
 
@@ -76,8 +76,8 @@ def write_evaluation(
     """
     directory = eval_directory(task_dir / planned.name, planned.protocol)
     summary: dict[str, Any] = json.loads((directory / "summary.json").read_text())
-    with (directory / "episodes.csv").open(newline="") as file:
-        episodes = list(csv.DictReader(file))
+    # The run has one policy.
+    (episodes,) = read_outcomes(directory / "episodes.csv").values()
     step = Dataset(collected_data(planned, task_dir)).num_steps
     record = {
         "step": step,
@@ -85,8 +85,8 @@ def write_evaluation(
         "eval_seconds": eval_seconds,
         "states": summary["states"],
         "states_sha256": summary["states_sha256"],
-        "success": [int(episode["success"]) for episode in episodes],
-        "length": [int(episode["length"]) for episode in episodes],
+        "success": [int(one.success) for one in episodes],
+        "length": [one.length for one in episodes],
     }
     folder = evaluations_directory(planned, task_dir)
     folder.mkdir(exist_ok=True)
