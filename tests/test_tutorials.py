@@ -1,6 +1,7 @@
 """The tutorials, followed to the letter, with fewer steps and smaller networks."""
 
 import json
+import os
 import re
 import runpy
 import shlex
@@ -213,6 +214,31 @@ def test_instructions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     actions = np.array(re.findall(r"-?\d+\.\d*(?:e-?\d+)?", asked.stdout), float)
     assert actions.size
     assert (abs(actions) <= 1).all()
+
+
+@pytest.mark.full
+def test_own_method(here: Path, base_run: Path, demonstrations: Path) -> None:
+    shutil.copytree(demonstrations, here / "data" / "lift.zarr")
+    shutil.copytree(base_run, here / "runs" / "lift_bc_s0")
+    ((_, _, module), *commands) = blocks("own_method")
+    (here / "my_method.py").write_text(module, encoding="utf-8")
+    few = {"train": FEW["method=residual_chunk"], "eval": FEW["eval"]}
+
+    def said(body: str, *more: str, code: int = 0) -> str:
+        """In a process of its own: the methods of this one are known already."""
+        program, command, *arguments = shlex.split(body)
+        assert program == "robot-rl"
+        called = [sys.executable, "-m", "robot_rl", command, *arguments, *few[command], *more]
+        environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(called, cwd=here, capture_output=True, text=True, env=environ)
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    train, evaluate = (body for _, _, body in commands)
+    assert "method.lowest=6: choose 1 to method.num_critics=" in said(train, "method.lowest=6", code=2)
+    said(train)
+    assert "lowest: 3" in (here / "runs" / "lift_cautious_s0" / "config.yaml").read_text()
+    assert "tuned" in said(evaluate)
 
 
 def test_own_task(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

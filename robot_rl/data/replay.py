@@ -98,6 +98,8 @@ class Replay:
         """Rows in which a person acted."""
         self._weight = np.ones(total, np.float32)
         """Relative sampling weight of a row, at most 1."""
+        self._weighted = False
+        """Whether a weight other than 1 was ever set; else a draw need not look at all of them."""
         self._count = np.zeros(streams, np.int64)
         """Rows ever written to each stream."""
         self._episode_start = np.zeros(streams, np.int64)
@@ -145,6 +147,7 @@ class Replay:
             first = max(int(self._episode_start[stream]), count - self.rows)
             rows = np.arange(first, count) % self.rows + stream * self.rows
             self._weight[rows] = weight
+            self._weighted |= weight != 1
             index = torch.from_numpy(rows).to(self.device)
             self.data["success"][index] = success
             # The row after the last step has no source.
@@ -172,7 +175,7 @@ class Replay:
         Windows may pass through them.
         """
         rows = stream * self.rows + np.flatnonzero(steps)
-        self._weight[rows] = 0
+        self._weight[rows], self._weighted = 0, True
         self.data["success"][torch.from_numpy(rows).to(self.device)] = False
 
     def cut(self, stream: int) -> None:
@@ -283,6 +286,7 @@ class Replay:
         self._episode_start[:] = state["episode_start"]
         used = state["weight"].shape[1]
         self._weight.reshape(self.streams, -1)[:, :used] = state["weight"]
+        self._weighted = bool((self._weight != 1).any())
         for name, value in self.data.items():
             value.view(self.streams, self.rows, *value.shape[1:])[:, :used] = state[f"data.{name}"]
         self._start[:] = self.data["start"].cpu().numpy()
@@ -393,9 +397,11 @@ class Replay:
         total = int(held.sum())
         starts = np.cumsum(held)
         allowed = self._begins(chunk_starts_only)
-        # Relative to the largest, so that few draws are rejected while nothing has succeeded yet.
-        largest = float(self._weight[allowed].max(initial=0.0)) or 1.0
-        weighted = bool((self._weight < largest).any())
+        largest, weighted = 1.0, self._weighted
+        if weighted:
+            # Relative to the largest, so that few draws are rejected while nothing has succeeded yet.
+            largest = float(self._weight[allowed].max(initial=0.0)) or 1.0
+            weighted = bool((self._weight < largest).any())
         found: list[NDArray[np.int64]] = []
         missing, tries = batch, 0
         while missing > 0:
