@@ -53,6 +53,7 @@ class CameraSet:
             )
             for camera in cameras
         }
+        self._on_event = on_event
         self._restarts: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._latest = self._statuses()
         self._closing = threading.Event()
@@ -116,6 +117,9 @@ class CameraSet:
                 self._forward()
                 self._check()
                 self._latest = self._statuses()
+        except Exception as error:
+            self._on_event("camera_failed", f"all cameras: {error!r}; restart the server")
+            raise
         finally:
             end_all(self._cameras.values())
 

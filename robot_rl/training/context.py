@@ -149,6 +149,12 @@ def _encoder_spec(
         features = base.feature_size
         return EncoderSpec(observed.state_size, kind=encoder, features=features, feature_copies=copies)
     if cameras:
+        if base.feature_size and base.spec.cameras and base.device.type == "cpu":
+            print(
+                f"method.encoder={encoder} trains an encoder of images, the most of an update on a CPU: "
+                "method.encoder=base learns from the base's features, several times as fast",
+                file=sys.stderr,
+            )
         return EncoderSpec(observed.state_size, cameras, observed.image_size, encoder)
     return EncoderSpec(observed.state_size)
 

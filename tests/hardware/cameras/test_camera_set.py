@@ -264,6 +264,14 @@ def test_cameras_that_nobody_watches_any_more_end(bench: Bench) -> None:
         bench.cameras.status()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_that_nobody_watches_cameras_any_more_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.start(pattern("wrist"))
+    bench.running("wrist")
+    monkeypatch.setattr(bench.cameras, "_check", lambda: 1 / 0)
+    until(lambda: any(text.startswith("all cameras: ZeroDivisionError") for _, text in bench.events))
+
+
 def test_a_software_realsense_streams_with_its_own_time_stamps(bench: Bench) -> None:
     camera = pattern(
         "wrist",
