@@ -261,8 +261,9 @@ def _check_memory(rows: int, demonstrated: int, fields: Fields, device: torch.de
     most = (memory_bytes(device) // row - demonstrated) // 3
     if rows > most:
         also = f", and {demonstrated} of demonstrations," if demonstrated else ""
+        fewer = f"set method.replay_capacity={most} or less, " if most > 0 else ""
         raise ValueError(
             f"a replay of {rows} rows of {row} bytes{also} needs more memory than this machine has: "
-            f"set method.replay_capacity={max(most, 0)} or less, give fewer or shorter demonstrations, or "
-            "fewer or smaller images (task.cameras, task.image_size)"
+            f"{fewer}give fewer or shorter demonstrations, or fewer or smaller images (task.cameras, "
+            "task.image_size)"
         )

@@ -335,7 +335,7 @@ def test_unsuitable_images_are_refused_before_training(
         refused(said, seeing, seen, "method.encoder=state", *imagined, method=method)
     expansion = (*imagined, "method.encoder=state", "imagination.returns=expansion")
     refused("branches .* have one chunk: leave out", seeing, seen, *expansion, method="residual_chunk")
-    monkeypatch.setattr(components, "memory_bytes", lambda _: 3 * 3200 * 25)
+    monkeypatch.setattr(components, "memory_bytes", lambda _: (3 * 25 + 96) * 3200)
     refused(r"set method\.replay_capacity=2\d or less", seeing, seen)
     ppo = ["method=residual_ppo", f"base={base_run}", f"runs_dir={tmp_path}", "name=run", *SEEN]
     with pytest.raises(ValueError, match="residual_ppo, which would learn from the state alone"):

@@ -46,7 +46,7 @@ def test_demonstrations_that_do_not_fit_in_memory_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(components, "demonstration_rows", lambda *_: 10**12)
-    message = "a replay of 10{12} rows .* give fewer or shorter demonstrations"
+    message = "and 10{12} of demonstrations, .*: give fewer or shorter demonstrations"
     assert_error(
         message, robot_rl, tmp_path, "method=residual_chunk", f"base={base_run}", f"data={demonstrations}"
     )
