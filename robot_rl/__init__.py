@@ -27,6 +27,8 @@ __all__ = ["__version__", *_EXPORTS]
 def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
         raise AttributeError(f"module 'robot_rl' has no attribute {name!r}")
+    # Before MuJoCo is imported, which then chooses how it renders: without a display its default fails.
+    import_module("robot_rl.graphics").choose_backend()
     value = getattr(import_module(_EXPORTS[name]), name)
     globals()[name] = value
     return value

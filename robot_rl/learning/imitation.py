@@ -9,6 +9,7 @@ from torch import Tensor
 
 from robot_rl.data.replay import Batch
 from robot_rl.learning.critics import gradient_step, polyak_update
+from robot_rl.learning.learner import SavedParts
 from robot_rl.learning.off_policy import base_observation
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.bases.imitation import ImitationPolicy
@@ -17,7 +18,7 @@ BASE_TAU = 0.001
 """Rate of the Polyak update of the acting base towards the trained one (EXPO's)."""
 
 
-class BaseFinetuner:
+class BaseFinetuner(SavedParts):
     """Trains a copy of the base by behaviour cloning; the acting base follows it by Polyak updates.
 
     Args:
@@ -26,6 +27,8 @@ class BaseFinetuner:
         max_grad_norm: gradient norm above which gradients are clipped.
         seed: seed of the base loss's random draws.
     """
+
+    SAVED = ("base", "trained", "optimizer")
 
     def __init__(self, base: BasePolicy, lr: float, max_grad_norm: float, seed: int) -> None:
         assert isinstance(base, ImitationPolicy)
@@ -55,15 +58,11 @@ class BaseFinetuner:
         return chunk.executed(self.base.spec.execute)
 
     def state_dict(self) -> dict[str, Any]:
-        saved = {name: getattr(self, name).state_dict() for name in self._SAVED}
-        return {**saved, "generator": self._generator.get_state()}
+        return {**super().state_dict(), "generator": self._generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name in self._SAVED:
-            getattr(self, name).load_state_dict(state[name])
+        super().load_state_dict(state)
         self._generator.set_state(state["generator"])
-
-    _SAVED = ("base", "trained", "optimizer")
 
 
 def bc_loss(chunk: Tensor, batch: Batch) -> Tensor:

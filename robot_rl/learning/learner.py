@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -21,6 +21,25 @@ class Result:
     """Plain values that the run writes to `<method>.json`."""
     text: str
     """Summary to print."""
+
+
+class SavedParts:
+    """Base class of what a checkpoint saves part by part."""
+
+    SAVED: ClassVar[tuple[str, ...]] = ()
+    """Names of the parts: modules, optimisers and other attributes with a `state_dict`."""
+
+    @property
+    def _saved(self) -> tuple[str, ...]:
+        """All of them, for classes whose parts depend on their configuration."""
+        return self.SAVED
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name).state_dict() for name in self._saved}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name in self._saved:
+            getattr(self, name).load_state_dict(state[name])
 
 
 class Learner(Protocol):

@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +12,14 @@ from robot_rl.data.replay import Batch
 from robot_rl.learning.augmentation import augment_images
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.critics import Critics, gradient_step, polyak_update
+from robot_rl.learning.learner import SavedParts
 from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory
 from robot_rl.policies.finetuned.candidates import ensemble_std
 from robot_rl.policies.nets.encoder import FEATURES, ObservationBatch
 
 
-class OffPolicyLearner(ABC):
+class OffPolicyLearner(SavedParts, ABC):
     """Trains critics; subclasses add targets and an actor. One `update` is one critic gradient step."""
-
-    SAVED: ClassVar[tuple[str, ...]] = ()
-    """Attributes of a subclass (modules, optimisers) saved in checkpoints."""
 
     def __init__(self, config: OffPolicyConfig, critics: Critics, device: torch.device, seed: int) -> None:
         self.config, self.device = config, device
@@ -92,14 +90,13 @@ class OffPolicyLearner(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            **{name: getattr(self, name).state_dict() for name in self._saved},
+            **super().state_dict(),
             "updates": self.updates,
             "generator": self.generator.get_state(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name in self._saved:
-            getattr(self, name).load_state_dict(state[name])
+        super().load_state_dict(state)
         self.updates = state["updates"]
         self.generator.set_state(state["generator"])
 

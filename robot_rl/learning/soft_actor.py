@@ -8,9 +8,8 @@ an edit of its chunks. `SACLearner` combines it with critics of actions.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from robot_rl.data.replay import Batch
 from robot_rl.learning.config import AGGREGATIONS, OffPolicyConfig
 from robot_rl.learning.critics import Critics, aggregate, clipped_gradients
+from robot_rl.learning.learner import SavedParts
 from robot_rl.learning.off_policy import OffPolicyLearner, observation
 from robot_rl.policies.nets.actors import GaussianActor
 from robot_rl.policies.nets.encoder import ObservationEncoder
@@ -82,7 +82,7 @@ class Temperature(nn.Module):
             self.log.clamp_(min=math.log(self.floor))
 
 
-class SoftActor:
+class SoftActor(SavedParts):
     """A Gaussian actor, its temperature and the optimiser of both.
 
     Args:
@@ -92,6 +92,8 @@ class SoftActor:
         noise: draws N(0, I) noise [B, D] on the actor's device.
         temperature: temperature with a target entropy other than -D/2.
     """
+
+    SAVED = ("actor", "temperature", "optimizer")
 
     def __init__(
         self,
@@ -142,15 +144,6 @@ class SoftActor:
             "alpha": alpha,
             "actor_grad": norm,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name).state_dict() for name in self._SAVED}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name in self._SAVED:
-            getattr(self, name).load_state_dict(state[name])
-
-    _SAVED = ("actor", "temperature", "optimizer")
 
 
 class SACLearner(OffPolicyLearner):

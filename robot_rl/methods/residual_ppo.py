@@ -27,6 +27,7 @@ from robot_rl.learning.config import (
     check_scales,
 )
 from robot_rl.learning.critics import gradient_step
+from robot_rl.learning.learner import SavedParts
 from robot_rl.methods.method import Agent, AgentContext, OnPolicyMethod
 from robot_rl.policies.finetuned.residual import Residual, ResidualSpec
 from robot_rl.policies.finetuned.residual_ppo import GaussianResidual, GaussianResidualPolicy
@@ -194,10 +195,10 @@ def gae(
     return out
 
 
-class ResidualPPOLearner:
+class ResidualPPOLearner(SavedParts):
     """Gaussian residual policy and value function; one `update` is one PPO iteration on a rollout."""
 
-    _SAVED = ("gaussian", "value", "actor_optimizer", "value_optimizer", "reward_scale")
+    SAVED = ("gaussian", "value", "actor_optimizer", "value_optimizer", "reward_scale")
 
     def __init__(
         self,
@@ -305,12 +306,10 @@ class ResidualPPOLearner:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        states = {name: getattr(self, name).state_dict() for name in self._SAVED}
-        return {**states, "generator": self.generator.get_state()}
+        return {**super().state_dict(), "generator": self.generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name in self._SAVED:
-            getattr(self, name).load_state_dict(state[name])
+        super().load_state_dict(state)
         self.generator.set_state(state["generator"])
 
 

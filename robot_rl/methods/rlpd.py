@@ -11,9 +11,7 @@ arXiv 2412.07762). A separate critic can decide the gripper command (HIL-SERL, a
 """
 
 import copy
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +20,7 @@ from robot_rl.data.replay import Batch
 from robot_rl.envs.action import ActionSpec
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.critics import gradient_step, polyak_update
+from robot_rl.learning.learner import SavedParts
 from robot_rl.learning.off_policy import observation
 from robot_rl.learning.soft_actor import SACConfig, SACLearner
 from robot_rl.methods.method import AgentContext, OffPolicyMethod
@@ -29,7 +28,7 @@ from robot_rl.policies.finetuned.rlpd import RLPD, RLPDSpec
 from robot_rl.policies.nets.critic import EnsembleCritic
 
 
-class GripperLearner:
+class GripperLearner(SavedParts):
     """Trains the critic that chooses the gripper command, open or close (HIL-SERL, section 3.3).
 
         y = sum_{k<n} gamma^k r_k + gamma^n (1 - terminated) min_e Q'_e(s', argmax_a mean_e Q_e(s', a))
@@ -42,6 +41,8 @@ class GripperLearner:
         online: values [E, B, 2] of the commands -1 and 1.
         dimension: action dimension of the gripper.
     """
+
+    SAVED = ("online", "target", "optimizer")
 
     def __init__(self, config: OffPolicyConfig, online: EnsembleCritic, dimension: int) -> None:
         self.config, self.online, self.dimension = config, online, dimension
@@ -68,15 +69,6 @@ class GripperLearner:
         gradient_step(self.optimizer, loss, list(self.online.parameters()), self.config.max_grad_norm)
         polyak_update(self.target, self.online, self.config.tau)
         return {"gripper_loss": loss.detach(), "gripper_q": q.detach().mean()}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name).state_dict() for name in self._SAVED}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name in self._SAVED:
-            getattr(self, name).load_state_dict(state[name])
-
-    _SAVED = ("online", "target", "optimizer")
 
 
 @dataclass
