@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.merge import Part, atomic_outputs, rewrite
+from robot_rl.data.merge import Part, rewrite
+from robot_rl.files.durable import atomic_outputs
 
 EDGE = 0.07
 """Largest x of the can at the start, m, in the world frame of the simulation."""
