@@ -225,7 +225,7 @@ def test_own_method(here: Path, base_run: Path, demonstrations: Path) -> None:
     few = {"train": FEW["method=residual_chunk"], "eval": FEW["eval"]}
 
     def said(body: str, *more: str, code: int = 0) -> str:
-        """In a process of its own: the methods of this one are known already."""
+        """In another process: this one has its methods already."""
         program, command, *arguments = shlex.split(body)
         assert program == "robot-rl"
         called = [sys.executable, "-m", "robot_rl", command, *arguments, *few[command], *more]

@@ -37,7 +37,6 @@ OTHER_NAMES = {
     "dataset": ("data",),
     "device": ("operator", "hil.operator"),
     "go": ("yes",),
-    "horizon": ("task.horizon",),
     "operator": ("device", "hil.operator"),
     "robot": ("address", "driver"),
     "yes": ("go",),
@@ -159,10 +158,11 @@ def _malformed(command: Command, argument: str, following: str) -> UserError:
         return UserError(f"{argument}: keys cannot be added; write {advice}")
     if argument.startswith("~"):
         return UserError(f"{argument}: keys cannot be removed; set a value: {advice}")
-    if not known and not text and (needed := _first_needed(command)):
-        advice = f"{needed}={argument}"
-        text = argument
-    hint = f"; did you mean {advice}?" if known or text else ""
+    if not (known or text):
+        # As a file or folder without its key.
+        needed = _first_needed(command)
+        advice = f"{needed}={argument}" if needed else ""
+    hint = f"; did you mean {advice}?" if advice else ""
     return UserError(f"{argument} is not key=value{hint}")
 
 
@@ -218,7 +218,7 @@ def _flags(command: Command) -> set[str]:
 
 
 def _first_needed(command: Command) -> str | None:
-    """The first option that has no default, as a file or folder without its key is probably meant."""
+    """The first option that has no default, if there is one."""
     values = OmegaConf.structured(command.config)
     needed = [str(key) for key in values if OmegaConf.is_missing(values, key)]
     return next((key for key in needed if key not in command.groups), None)

@@ -23,9 +23,9 @@ from robot_rl.files.durable import make_folder, publish, sync
 _ROWS_PER_CHUNK = 1024
 _IMAGES_PER_CHUNK = 16
 _IMAGE_CHUNK = 1 << 20
+"""Most bytes of a chunk of images: reading one random image reads a whole chunk."""
 _CHUNK = 64 << 20
 """Largest chunk of other arrays in bytes, unless a row is larger."""
-"""Most bytes of a chunk of images: reading one random image reads a whole chunk."""
 
 _AT_ONCE = 16
 """Files that are written and synced in parallel, which takes little longer than one."""

@@ -117,7 +117,7 @@ class DeterministicActorLearner(OffPolicyLearner):
         self, config: OffPolicyConfig, critics: Critics, actor: nn.Module, device: torch.device, seed: int
     ) -> None:
         super().__init__(config, critics, device, seed)
-        self.actor = actor.to(device)
+        self.actor = actor
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.actor_optimizer = torch.optim.AdamW(self.actor.parameters(), config.actor_lr, fused=True)
 

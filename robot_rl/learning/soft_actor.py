@@ -164,7 +164,7 @@ class SACLearner(OffPolicyLearner):
         self.config: SACConfig = config
         # On the device, so that an update never waits for the host.
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.soft = SoftActor(config, actor.to(device), action_size, self.noise)
+        self.soft = SoftActor(config, actor, action_size, self.noise)
 
     def noise(self, *shape: int) -> Tensor:
         return torch.randn(shape, generator=self.generator, device=self.device)

@@ -188,13 +188,10 @@ class _Foreign:
     def _find_instructions(self) -> list[str]:
         """The instructions; none, but labels, if a task cannot be one."""
         found = dict.fromkeys(map(_tasks, self._files.episodes))
-        if several := [row["episode_index"] for row in self._files.episodes if len(row["tasks"]) > 1]:
-            self.lost.append(
-                f"the tasks become labels, and no instructions: episode {several[0]} has several, and in a "
-                "dataset each has one"
-            )
-            return []
+        several = [row["episode_index"] for row in self._files.episodes if len(row["tasks"]) > 1]
         try:
+            if several:
+                raise ValueError(f"episode {several[0]} has several, and in a dataset each has one")
             for text in found:
                 encode_instruction(text)
         except ValueError as error:
