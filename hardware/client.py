@@ -39,7 +39,7 @@ from robot_rl.hardware.protocol.messages import (
     Stop,
 )
 from robot_rl.hardware.protocol.security import ClientKeys
-from robot_rl.hardware.spec import CommandMode, Latency, RobotSpec
+from robot_rl.hardware.spec import REST, CommandMode, Latency, RobotSpec
 from robot_rl.hardware.state_interpolation import interpolate_state
 
 __all__ = [
@@ -54,8 +54,6 @@ __all__ = [
     "insist_on_stop",
 ]
 
-REST = 0.01
-"""Below this speed a joint is at rest, rad/s."""
 _SETTLED_STATES = 10
 """Number of states with the same setpoint after which the arm has settled."""
 _SETPOINT_TOLERANCE = 1e-6

@@ -1,7 +1,8 @@
-"""Reads a robot's YAML file strictly into a `RobotSpec` and options, and replaces its section `latency`."""
+"""Reads the YAML files of robots and cameras strictly, and replaces a robot's section `latency`."""
 
 import difflib
 from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,8 +40,8 @@ def load_robot(path: Path) -> RobotConfig:
         ValueError: if it has an unknown or repeated key, a wrong type or invalid values.
         OSError: if the file cannot be read.
     """
-    try:
-        data = strict_yaml(path.read_text(encoding="utf-8"))
+    with _errors_in(path):
+        data = _strict_yaml(path.read_text(encoding="utf-8"))
         if not isinstance(data, dict):
             raise ValueError("a robot's file must be a map of keys to values")
         options = data.pop("options", {})
@@ -51,12 +52,30 @@ def load_robot(path: Path) -> RobotConfig:
         spec = checked_struct(data, RobotSpec)
         spec = msgspec.structs.replace(spec, cameras=tuple(camera.spec for camera in cameras))
         check_spec(spec)
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
     return RobotConfig(spec=spec, options=options, cameras=cameras, latency=latency, folder=path.parent)
 
 
-def strict_yaml(text: str) -> Any:
+def load_camera(path: Path) -> CameraSettings:
+    """Read a camera's file, which has the fields of `CameraSettings`.
+
+    Raises:
+        ValueError: as `load_robot`.
+        OSError: if the file cannot be read.
+    """
+    with _errors_in(path):
+        return checked_struct(_strict_yaml(path.read_text(encoding="utf-8")), CameraSettings)
+
+
+@contextmanager
+def _errors_in(path: Path) -> Iterator[None]:
+    """Make one line of an error in a YAML file, with the file's path."""
+    try:
+        yield
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{path}: {' '.join(str(error).split())}") from error
+
+
+def _strict_yaml(text: str) -> Any:
     """Parse YAML text into plain values.
 
     Raises:
@@ -150,9 +169,9 @@ def with_latency(text: str, latency: Latency) -> str:
     if begin == len(lines):
         before = before.rstrip("\n") + "\n\n"
     edited = before + _latency_section(latency) + "".join(lines[end:])
-    wanted = {**strict_yaml(text), "latency": _plain_latency(latency)}
+    wanted = {**_strict_yaml(text), "latency": _plain_latency(latency)}
     try:
-        alone = strict_yaml(edited) == wanted
+        alone = _strict_yaml(edited) == wanted
     except (ValueError, yaml.YAMLError):
         alone = False
     if not alone:

@@ -24,9 +24,8 @@ from robot_rl.hardware.protocol.security import ServerKeys
 from robot_rl.hardware.protocol.sockets import Incoming, ServerSockets, reply
 from robot_rl.hardware.realtime import CONTROL, TickLateness, message_context, realtime_priority
 from robot_rl.hardware.request_router import RequestRouter
+from robot_rl.hardware.spec import REST
 
-REST = 0.01
-"""Below this speed a joint is at rest, rad/s."""
 _BRAKE_TIMEOUT = 3000 * MS
 """Maximum wait for the arm to come to rest at shutdown, ns."""
 _MAX_OVERDUE_ANSWERS = 16

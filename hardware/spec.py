@@ -11,6 +11,9 @@ import msgspec
 Space = Literal["joint", "cartesian"]
 CommandMode = Literal["joint_position", "cartesian_pose", "cartesian_delta"]
 
+REST = 0.01
+"""Below this speed a joint is at rest, rad/s."""
+
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Motion limits enforced by the server at all times. Joint values are per joint."""

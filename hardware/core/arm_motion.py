@@ -11,15 +11,13 @@ from robot_rl.hardware.core.events import Refusal
 from robot_rl.hardware.core.goals import CartesianPlanner, Goal, JointPlanner, Planner
 from robot_rl.hardware.core.joint_motion import JointLimiter
 from robot_rl.hardware.core.motion import Limiter, Step, Target
-from robot_rl.hardware.drivers.driver import Array, Driver, Measurement, Pose
+from robot_rl.hardware.drivers.driver import Array, Driver, Measurement, Pose, is_unit
 from robot_rl.hardware.protocol.messages import Code, Command, Gripped
 
 MAX_WAITING = 64
 """Timed goals that may wait."""
 STALE_TICKS = 3
 """A measurement older than this many periods is a fault."""
-
-_QUATERNION_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +185,8 @@ class ArmMotion(Generic[Target]):
         for name, array in named.items():
             if not all(map(math.isfinite, array.tolist())):
                 raise MeasurementFault(f"{name} is not finite: {array}")
-        length = math.hypot(*measured.pose.quaternion.tolist())
-        if abs(length - 1) > _QUATERNION_TOLERANCE:
-            raise MeasurementFault(f"the measured quaternion has length {length}")
+        if not is_unit(quaternion := measured.pose.quaternion.tolist()):
+            raise MeasurementFault(f"the measured quaternion has length {math.hypot(*quaternion)}")
         # Age when the read began, and lead over its end: time during which this process was suspended in
         # between counts as neither.
         age, ahead = asked - measured.t, measured.t - clock.now()

@@ -7,6 +7,7 @@ from robot_rl.hardware.core import modes
 from robot_rl.hardware.core.events import Refusal
 from robot_rl.hardware.core.lease import Lease, Peer
 from robot_rl.hardware.core.supervisor import Supervisor
+from robot_rl.hardware.drivers.driver import is_unit
 from robot_rl.hardware.protocol.codec import Stamper
 from robot_rl.hardware.protocol.messages import Ack, Code, Command, Done, Home
 from robot_rl.hardware.spec import RobotSpec
@@ -15,7 +16,6 @@ FUTURE = 20 * MS
 """Maximum time by which `t_sent` may lie in the future; beyond it the clocks disagree, ns."""
 HORIZON = 2000 * MS
 """Maximum time by which `t_target` may lie in the future, ns."""
-_QUATERNION_TOLERANCE = 1e-3
 
 
 class Commands:
@@ -96,7 +96,7 @@ def check_form(command: Command, spec: RobotSpec) -> None:
     size = {"joint_position": len(spec.joints), "cartesian_pose": 7, "cartesian_delta": 6}[command.mode]
     if len(command.data) != size:
         raise Refusal(Code.SHAPE, f"{command.mode} has {size} numbers here, not {len(command.data)}")
-    if command.mode == "cartesian_pose" and abs(math.hypot(*command.data[3:]) - 1) > _QUATERNION_TOLERANCE:
+    if command.mode == "cartesian_pose" and not is_unit(command.data[3:]):
         raise Refusal(Code.SHAPE, f"the quaternion {command.data[3:]} does not have length 1")
     if command.mode == "cartesian_delta" and math.hypot(*command.data[3:]) > math.pi:
         raise Refusal(Code.SHAPE, f"the rotation vector {command.data[3:]} is longer than pi")

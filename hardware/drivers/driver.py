@@ -1,7 +1,8 @@
 """Interfaces of a robot arm and its gripper. Every driver passes the conformance suite in tests/hardware."""
 
 import importlib
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from robot_rl.hardware.spec import RobotSpec
 
 Array = NDArray[np.float64]
+
+_QUATERNION_TOLERANCE = 1e-3
 
 
 class DriverError(Exception):
@@ -25,6 +28,11 @@ class Pose:
     """[3] m"""
     quaternion: Array
     """[4] xyzw, of length 1"""
+
+
+def is_unit(quaternion: Sequence[float]) -> bool:
+    """Whether a quaternion [4] has length 1, within a tolerance."""
+    return abs(math.hypot(*quaternion) - 1) <= _QUATERNION_TOLERANCE
 
 
 @dataclass(frozen=True)

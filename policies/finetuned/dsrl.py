@@ -18,7 +18,7 @@ from robot_rl.policies.finetuned.candidates import CriticPolicy
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration
 from robot_rl.policies.nets.actors import GaussianActor
 from robot_rl.policies.nets.critic import ValueSpec
-from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
+from robot_rl.policies.nets.encoder import EncoderSpec
 
 CRITIC_ACTIONS = ("noise", "chunk")
 
@@ -60,7 +60,6 @@ class DSRL(CriticPolicy):
             raise ValueError(
                 f"critic_action={spec.critic_action!r}; choose one of {', '.join(CRITIC_ACTIONS)}"
             )
-        self.encoder = ObservationEncoder(spec.encoder)
         size = self.encoder.feature_size
         self.actor = GaussianActor(size, self.chosen_size, spec.hidden, layer_norm=spec.layer_norm)
         with torch.no_grad():

@@ -19,7 +19,6 @@ from robot_rl.policies.finetuned.candidates import CandidatesPolicy, CandidatesS
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration
 from robot_rl.policies.nets.actors import GaussianActor
 from robot_rl.policies.nets.critic import EnsembleCritic
-from robot_rl.policies.nets.encoder import ObservationEncoder
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,6 @@ class Expo(CriticPolicy):
     def __init__(self, base: BasePolicy, spec: ExpoSpec) -> None:
         super().__init__(base, spec)
         self.register_buffer("scale", torch.tensor(spec.scale))
-        self.encoder = ObservationEncoder(spec.encoder)
         features, size = self.encoder.feature_size, base.spec.execute * base.spec.action_size
         self.edit = GaussianActor(features + size, size, spec.hidden)
         self._add_critic(size)

@@ -35,14 +35,13 @@ class FinetunedPolicy(nn.Module, ABC):
     kind: ClassVar[str]
     """Registered name."""
     Spec: ClassVar[type]
-    """Dataclass of plain values from which, with the base, the networks are built."""
-
-    encoder: ObservationEncoder
-    """Observation encoder shared by actor and critics."""
+    """Dataclass of plain values from which, with the base, the networks are built; one is `encoder`."""
 
     def __init__(self, base: BasePolicy, spec: Any) -> None:
         super().__init__()
         self.base, self.spec = base.requires_grad_(False), spec
+        self.encoder = ObservationEncoder(spec.encoder)
+        """Observation encoder shared by actor and critics."""
 
     @abstractmethod
     def policy(

@@ -19,7 +19,7 @@ from robot_rl.policies.finetuned.candidates import CriticPolicy
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration
 from robot_rl.policies.nets.actors import trunk
 from robot_rl.policies.nets.critic import ValueSpec
-from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
+from robot_rl.policies.nets.encoder import EncoderSpec
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,6 @@ class IBRL(CriticPolicy):
 
     def __init__(self, base: BasePolicy, spec: IBRLSpec) -> None:
         super().__init__(base, spec)
-        self.encoder = ObservationEncoder(spec.encoder)
         size = self.encoder.feature_size
         self.actor = DropoutActor(size, spec.action_size, spec.hidden)
         self._add_critic(spec.action_size)

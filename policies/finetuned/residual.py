@@ -14,7 +14,7 @@ from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.chunk_runner import Frames
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import DeterministicActor
-from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
+from robot_rl.policies.nets.encoder import EncoderSpec
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,6 @@ class Residual(FinetunedPolicy):
 
     def __init__(self, base: BasePolicy, spec: ResidualSpec) -> None:
         super().__init__(base, spec)
-        self.encoder = ObservationEncoder(spec.encoder)
         self.actor = ResidualActor(self.encoder.feature_size, spec)
 
     def policy(

@@ -14,7 +14,6 @@ from robot_rl.policies.chunk_runner import SelectedChunk
 from robot_rl.policies.finetuned.candidates import CandidatesPolicy, CandidatesSpec, CriticPolicy
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration
 from robot_rl.policies.nets.actors import DeterministicActor
-from robot_rl.policies.nets.encoder import ObservationEncoder
 
 
 class ChunkResidualActor(nn.Module):
@@ -53,7 +52,6 @@ class ResidualChunk(CriticPolicy):
         super().__init__(base, spec)
         if base.spec.noise_shape is None:
             raise ValueError("a base without a noise input gives a single chunk; use method=residual")
-        self.encoder = ObservationEncoder(spec.encoder)
         rows, columns = base.spec.noise_shape
         execute = base.spec.execute
         self.actor = ChunkResidualActor(self.encoder.feature_size, rows * columns, execute, spec)

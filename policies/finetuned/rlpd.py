@@ -12,7 +12,7 @@ from robot_rl.policies.chunk_runner import Frames
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration, FinetunedPolicy
 from robot_rl.policies.nets.actors import GaussianActor
 from robot_rl.policies.nets.critic import EnsembleCritic
-from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
+from robot_rl.policies.nets.encoder import EncoderSpec
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,6 @@ class RLPD(FinetunedPolicy):
 
     def __init__(self, base: BasePolicy, spec: RLPDSpec) -> None:
         super().__init__(base, spec)
-        self.encoder = ObservationEncoder(spec.encoder)
         size = self.encoder.feature_size
         rest = spec.action_size - (spec.gripper is not None)
         self.actor = GaussianActor(size, rest, spec.hidden, layer_norm=spec.layer_norm)

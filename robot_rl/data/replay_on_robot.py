@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.data.dataset import Dataset
-from robot_rl.hardware.client import REST, CommandRefused, RobotClient
+from robot_rl.hardware.client import CommandRefused, RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.messages import State
-from robot_rl.hardware.spec import RobotSpec
+from robot_rl.hardware.spec import REST, RobotSpec
 
 JOINTS: Final = "robot0_joint_pos"
 _RATE: Final = 50.0

@@ -56,7 +56,7 @@ class BaseSampler:
 
     @property
     def is_queryable(self) -> bool:
-        """Whether the base can be asked at predicted states."""
+        """Whether the base can be asked at predicted states; of features one in this process is."""
         return self.base.is_queryable or (bool(self.layout.frames) and not self.base.is_remote)
 
     @torch.no_grad()

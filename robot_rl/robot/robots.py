@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import yaml
 
 from robot_rl.assets import asset_path
 from robot_rl.cli.user_files import find_file, own_files
@@ -19,7 +18,7 @@ from robot_rl.hardware.drivers import make_driver
 from robot_rl.hardware.drivers.driver import Driver
 from robot_rl.hardware.drivers.models import CAMERAS
 from robot_rl.hardware.drivers.sim import SimDriver
-from robot_rl.hardware.robot_file import checked_struct, load_robot, strict_yaml
+from robot_rl.hardware.robot_file import load_camera, load_robot
 from robot_rl.hardware.server import StateCallback
 from robot_rl.hardware.spec import CameraSpec, Latency
 
@@ -125,18 +124,6 @@ def robot_path(name: str) -> Path:
     spelled = nearest(name, known)
     hint = f"did you mean {spelled}?" if spelled else f"there are {', '.join(known)}, or give a file's path"
     raise UserError(f"driver={name}: there is no such robot; {hint}")
-
-
-def load_camera(path: Path) -> CameraSettings:
-    """Load a camera's file, which has the fields of `CameraSettings`.
-
-    Raises:
-        ValueError: if the file is invalid.
-    """
-    try:
-        return checked_struct(strict_yaml(path.read_text(encoding="utf-8")), CameraSettings)
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def _sim_camera(name: str) -> CameraSpec:

@@ -53,19 +53,19 @@ def build_imagination(
             "residual_chunk or expo"
         )
     _check_encoder(config, context)
-    _check_imagination(config, method, learner, context)
     chunk = max(method.window(context.base).chunk, 1)
+    encoder, spec = context.encoder, context.base.spec
+    frames = spec.obs_steps if encoder.features else 0
+    copies = max(encoder.feature_copies, 1)
+    layout = Layout(spec.state_size, frames, copies, context.base.features_of_state)
+    samples = BaseSampler(context.base, max(method.replay_content.base_samples, 1), chunk, layout)
+    _check_imagination(config, method, learner, context, samples.is_queryable)
     returns = Returns(
         method.config.gamma,
         method.config.reward_offset,
         switch_cost(context.action_spec, method.config.gripper_penalty),
         method.config.value_range[1] - method.config.value_range[0],
     )
-    encoder, spec = context.encoder, context.base.spec
-    frames = spec.obs_steps if encoder.features else 0
-    copies = max(encoder.feature_copies, 1)
-    layout = Layout(spec.state_size, frames, copies, context.base.features_of_state)
-    samples = BaseSampler(context.base, max(method.replay_content.base_samples, 1), chunk, layout)
     fields = method.replay_content.policy_fields
     build_model = partial(_build_world_model, config, context, envs, layout, chunk, accept)
     imagination = Imagination(config, build_model, learner, samples, returns, fields, context.seed)
@@ -99,11 +99,14 @@ def _check_encoder(config: ImaginationConfig, context: AgentContext) -> None:
 
 
 def _check_imagination(
-    config: ImaginationConfig, method: OffPolicyMethod, learner: ChunkLearner, context: AgentContext
+    config: ImaginationConfig,
+    method: OffPolicyMethod,
+    learner: ChunkLearner,
+    context: AgentContext,
+    queried: bool,
 ) -> None:
+    """Raises ValueError if an option does not go with imagination; `queried`: the base is, at predictions."""
     name, base, label = method.config.name, context.base, f"imagination={config.name}"
-    # Of features a base in this process is asked without images.
-    queried = base.is_queryable or bool(context.encoder.features and not base.is_remote)
     if context.device.type != "cpu":
         raise ValueError(f"{label} runs on the CPU: add device=cpu, or leave out imagination")
     if method.replay_content.decisions_only:

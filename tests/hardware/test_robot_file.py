@@ -8,7 +8,7 @@ from robot_rl.hardware.cameras.settings import CameraSettings, OpenCV, RealSense
 from robot_rl.hardware.clock import SteppedClock
 from robot_rl.hardware.drivers import DRIVERS, make_driver
 from robot_rl.hardware.drivers.sim import SimOptions
-from robot_rl.hardware.robot_file import RobotConfig, checked_struct, load_robot
+from robot_rl.hardware.robot_file import RobotConfig, checked_struct, load_camera, load_robot
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "robot"
 FILES = sorted(CONFIGS.glob("*.yaml"))
@@ -162,3 +162,13 @@ def test_a_file_that_does_not_suit_the_simulated_arm_is_refused(
     with pytest.raises(ValueError) as refused:  # noqa: PT011 (what it says is looked at below)
         make_driver(config, SteppedClock())
     assert says in str(refused.value)
+
+
+def test_a_key_that_a_cameras_file_has_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "front.yaml"
+    spec = 'spec: {name: front, serial: "1", width: 84, height: 84, rate: 30}\n'
+    file.write_text(f"{spec}source: {{type: realsense}}\ncapture: [640, 480]\n")
+    assert load_camera(file).device_spec.width == 640
+    file.write_text(f"{spec}{spec}source: {{type: realsense}}\n")
+    with pytest.raises(ValueError, match=r"front\.yaml: .*spec"):
+        load_camera(file)

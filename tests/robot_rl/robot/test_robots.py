@@ -12,7 +12,7 @@ from robot_rl.cli.main import main
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.task_driver import TaskDriver
 from robot_rl.evaluation.initial_states import load_states
-from robot_rl.robot.robots import load_camera, serve_arm, serve_task
+from robot_rl.robot.robots import serve_arm, serve_task
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,3 @@ def test_an_arm_is_served_with_the_cameras_that_are_named() -> None:
         assert len(served.cameras) == len(served.state_callbacks) == 1
         bare = serve_arm("sim_panda", [], ended)
         assert (bare.driver.spec.cameras, bare.cameras, bare.state_callbacks) == ((), [], ())
-
-
-def test_a_key_that_a_cameras_file_has_twice_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "front.yaml"
-    spec = 'spec: {name: front, serial: "1", width: 84, height: 84, rate: 30}\n'
-    file.write_text(f"{spec}source: {{type: realsense}}\ncapture: [640, 480]\n")
-    assert load_camera(file).device_spec.width == 640
-    file.write_text(f"{spec}{spec}source: {{type: realsense}}\n")
-    with pytest.raises(ValueError, match=r"front\.yaml: .*spec"):
-        load_camera(file)
