@@ -113,18 +113,28 @@ def test_versions_agree() -> None:
         assert requirement.specifier.contains(pin), f"{requirement} does not allow the pin {pin}"
 
 
+def _prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def _sections(page: Path) -> set[str]:
+    """Names by which links refer to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", _prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_between_pages_and_files_lead_somewhere(page: Path) -> None:
-    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)
-    missing = [
-        link for link in links if ":" not in link and not (page.parent / link.replace("\\", "")).exists()
-    ]
-    assert missing == []
+    for link, section in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", _prose(page)):
+        if ":" not in link:
+            target = page.parent / link.replace("\\", "") if link else page
+            assert target.exists(), link
+            assert not section or section in _sections(target), f"{link}#{section}"
 
 
 def test_the_index_of_the_docs_has_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "tutorials").glob("*.md")]
+    folders = (ROOT / "docs", ROOT / "docs" / "measured", ROOT / "docs" / "tutorials")
+    pages = [page for folder in folders for page in folder.glob("*.md")]
     names = {str(page.relative_to(ROOT / "docs")) for page in pages} - {"README.md"}
     assert {name for name in names if f"({name})" not in index} == set()
