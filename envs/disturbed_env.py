@@ -40,10 +40,14 @@ class DisturbedEnv(RobosuiteEnv):
         self._nominal = NominalModel(self._scene.model, MODEL_FIELDS)
         self._seen: deque[Observation] = deque(maxlen=DELAY + 1)
         self._given: Observation | None = None
-        # Refused here if the task cannot be disturbed so.
-        if self._disturbance.moves and not len(self._scene.objects):
-            raise ValueError(f"under={disturbance}: the task has no object that moves freely")
-        self._begin(b"")
+        try:
+            # Refused here if the task cannot be disturbed so.
+            if self._disturbance.moves and not len(self._scene.objects):
+                raise ValueError(f"under={disturbance}: the task has no object that moves freely")
+            self._begin(b"")
+        except ValueError:
+            self.close()
+            raise
 
     @property
     def draw_images(self) -> bool:

@@ -24,10 +24,10 @@ def encode_instruction(text: str) -> NDArray[np.uint8]:
     """
     content = text.encode(errors="replace")
     if not text.strip() or not text.isprintable():
-        raise ValueError(f"instruction {text!r:.80}: give a line of printable text")
+        raise ValueError(f"instruction {text[:80]!r}: give a line of printable text")
     if len(content) > INSTRUCTION_BYTES:
         raise ValueError(
-            f"instruction {text!r:.60} has {len(content)} bytes; at most {INSTRUCTION_BYTES} are observed"
+            f"instruction {text[:60]!r} has {len(content)} bytes; at most {INSTRUCTION_BYTES} are observed"
         )
     return np.frombuffer(content.ljust(INSTRUCTION_BYTES, b"\0"), np.uint8).copy()
 

@@ -50,6 +50,8 @@ class TaskConfig:
             self.name = self.env
         if self.input_type not in ("delta", "absolute"):
             raise ValueError(f"task.input_type={self.input_type}: choose delta or absolute")
+        if len(self.image_size) != 2 or min(self.image_size) < 1:
+            raise ValueError(f"task.image_size={self.image_size}: give height and width, [84,84]")
         if self.render not in ("quick", "robosuite"):
             raise ValueError(f"task.render={self.render}: choose quick or robosuite")
 

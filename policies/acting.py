@@ -29,8 +29,8 @@ class ActingPolicy:
     and without exploration it acts exactly as its base. This class alone is the base policy.
     """
 
-    selects_with_base: ClassVar[bool] = False
-    """Whether `_select_chunk` runs the base."""
+    steers_base: bool = False
+    """Whether what the base computes depends on a choice by the newest observation: of its noise or seed."""
     corrects_steps: ClassVar[bool] = False
     """Whether `_correct_action` reads the observation of every step."""
 

@@ -70,8 +70,7 @@ class _Episode:
         samples, requested = (
             state[name] and Samples(**state[name]).to(device) for name in ("samples", "request")
         )
-        # Checkpoints of earlier versions have no features.
-        features = state.get("features")
+        features = state["features"]
         moved = {
             "samples": samples,
             "request": requested and requested.as_request(),
@@ -93,14 +92,14 @@ def execute_asynchronously(
             the arm is held.
 
     Raises:
-        ValueError: if it runs the base to choose a chunk, or the base's chunks are too short.
+        ValueError: if it chooses the noise of the base, or the base's chunks are too short.
     """
     if not options:
         return
-    if policy.selects_with_base:
+    if policy.steers_base:
         raise ValueError(
-            f"{type(policy).__name__} runs the base where it chooses a chunk, and asynchronous execution "
-            "runs it before: leave asynchronous out"
+            f"{type(policy).__name__} chooses the base's noise by the newest observation, and asynchronous "
+            "execution runs the base before: leave asynchronous out"
         )
     execute = policy.execute or policy.base.spec.execute
     policy.runner = AsyncRunner(policy.runner, options, execute, repeated, submit)

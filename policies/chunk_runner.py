@@ -241,10 +241,9 @@ class ChunkRunner:
         self._cursor[:] = state["cursor"]
         if self._noise is not None:
             self._noise[:] = state["noise"]
-        # Checkpoints of earlier versions have no counts, and none of these shifts.
-        self.queries, self.encodings = state.get("queries", 0), state.get("encodings", 0)
+        self.queries, self.encodings = state["queries"], state["encodings"]
         for name in ("generators", "extra_generators", "shift_generators"):
-            for generator, value in zip(getattr(self, f"_{name}"), state.get(name, ()), strict=True):
+            for generator, value in zip(getattr(self, f"_{name}"), state[name], strict=True):
                 generator.set_state(value)
 
     def _update_history(self, frames: Frames, env_ids: NDArray[np.int64]) -> None:

@@ -40,6 +40,7 @@ class SuccessClassifier(nn.Module):
         self.encoder = ObservationEncoder(spec)
         self.head = nn.Sequential(trunk(self.encoder.feature_size, [hidden]), nn.Linear(hidden, 1))
         self.register_buffer("threshold", torch.zeros(()))
+        """A logit above it says success; it is set by the rate of false alarms."""
         # Files of earlier versions have none.
         kept = examples > 0
         self.register_buffer(
@@ -49,10 +50,6 @@ class SuccessClassifier(nn.Module):
 
     def forward(self, obs: ObservationBatch) -> Tensor:
         return self.logits(self.features(obs))
-
-    def judge(self, obs: ObservationBatch) -> Tensor:
-        """Whether each of B frames shows success [B]; the threshold was set by the rate of false alarms."""
-        return self(obs) > self.threshold
 
     def features(self, obs: ObservationBatch) -> Tensor:
         """Features [B, F] of B frames."""

@@ -213,7 +213,8 @@ def _build_base(directory: Path, record: Record) -> BasePolicy:
             spec["cameras"],
             spec["image_size"],
         )
-    except (KeyError, TypeError) as error:
+    # The sizes and names of a file are untrusted: torch fails on them with a RuntimeError.
+    except (AttributeError, KeyError, RuntimeError, TypeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
     # JSON turns tuples into lists.
     if json.loads(json.dumps(policy.spec.as_dict())) != spec:

@@ -19,7 +19,7 @@ from robot_rl.policies.bases.base_policy import (
 )
 from robot_rl.policies.nets.encoder import ENCODERS
 from robot_rl.policies.nets.normalizer import ACTION_MIN_RANGE, OBSERVATION_BOUND, STATE_MIN_RANGE, Normalizer
-from robot_rl.policies.nets.vision import FEATURE_SIZE
+from robot_rl.policies.nets.vision import FEATURE_SIZE, check_image_size
 
 
 @dataclass
@@ -250,9 +250,10 @@ class ImitationPolicy(BasePolicy):
 
 
 def checked_image_size(size: Sequence[int] | None) -> tuple[int, int]:
-    """Height and width of the images. Raises ValueError if they are missing."""
+    """Height and width of the images. Raises ValueError if they are missing or too small to be encoded."""
     if size is None or len(size) != 2:
         raise ValueError(f"image_size is {size}; a policy with cameras needs their height and width")
+    check_image_size(size[0], size[1])
     return size[0], size[1]
 
 

@@ -145,7 +145,7 @@ class DSRLPolicy(ActingPolicy):
     With `gate`, the base's own samples are executed where the critics value them more.
     """
 
-    selects_with_base = True
+    steers_base = True
 
     def __init__(self, networks: DSRL, num_envs: int, *, seed: int = 0) -> None:
         spec = networks.spec
@@ -170,7 +170,7 @@ class DSRLPolicy(ActingPolicy):
 class RepeatedNoisePolicy(ActingPolicy):
     """A base whose noise is the same at each step of a chunk: where DSRL with repeated noise begins."""
 
-    selects_with_base = True
+    steers_base = True
 
     def __init__(self, base: BasePolicy, num_envs: int) -> None:
         """Act with a base in `num_envs` environments.

@@ -112,30 +112,6 @@ class SeedRankingBase(BasePolicy):
     def check_instruction(self, text: str) -> None:
         self.base.check_instruction(text)
 
-    @property
-    def max_prefix(self) -> int:
-        return self.base.max_prefix
-
-    def sample_after(
-        self, obs: ObservationHistory, prefix: Tensor, *, noise: Tensor | None = None, num_samples: int = 1
-    ) -> Chunk:
-        return self.base.sample_after(obs, prefix, noise=self._chosen(obs, noise, num_samples))
-
-    @property
-    def takes_guidance(self) -> bool:
-        return self.base.takes_guidance
-
-    def sample_guided(
-        self,
-        obs: ObservationHistory,
-        previous: Tensor,
-        committed: int,
-        *,
-        noise: Tensor | None = None,
-        num_samples: int = 1,
-    ) -> Chunk:
-        return self.base.sample_guided(obs, previous, committed, noise=self._chosen(obs, noise, num_samples))
-
     def _chosen(
         self,
         obs: ObservationHistory,
@@ -169,6 +145,7 @@ class ExpoPolicy(CandidatesPolicy):
         base = SeedRankingBase(networks.base, best_seed) if networks.spec.faster else networks.base
         super().__init__(networks, base, num_envs, seed)
         self.networks = networks
+        self.steers_base = networks.spec.faster
 
     def _candidates(self, features: Tensor, base_samples: Chunk, *, explore: bool) -> Tensor:
         base = base_samples.actions

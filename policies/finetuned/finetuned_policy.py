@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.nets.encoder import ObservationEncoder
+from robot_rl.policies.registry import LOADERS
 from robot_rl.policies.store import Record, fingerprint, load_base, read_weights, save_policy, write_files
 
 
@@ -30,12 +32,17 @@ NO_EXPLORATION: Final = Exploration()
 
 
 class FinetunedPolicy(nn.Module, ABC):
-    """Networks around a frozen base policy, built as `Kind(base, spec)`."""
+    """Networks around a frozen base policy, built as `Kind(base, spec)`; registered by `kind`."""
 
     kind: ClassVar[str]
-    """Registered name."""
+    """Name in saved policies."""
     Spec: ClassVar[type]
     """Dataclass of plain values from which, with the base, the networks are built; one is `encoder`."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kind" in vars(cls):
+            LOADERS[cls.kind] = partial(load_finetuned, cls)
 
     def __init__(self, base: BasePolicy, spec: Any) -> None:
         super().__init__()

@@ -34,12 +34,13 @@ class Denoiser(nn.Module, ABC):
 
 
 class TimeEmbedding(nn.Module):
-    """Sinusoids of the timestep (Vaswani et al. 2017, as in DDPM), then a small MLP: [...] -> [..., size]."""
+    """Sinusoids of the timestep (Vaswani et al. 2017, as in DDPM), then a small MLP: [...] -> [..., 64]."""
 
     frequencies: Tensor
 
-    def __init__(self, size: int = TIME_SIZE) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        size = TIME_SIZE
         frequencies = torch.exp(-math.log(10_000.0) * torch.arange(size // 2) / (size // 2 - 1))
         self.register_buffer("frequencies", frequencies, persistent=False)
         self.mlp = nn.Sequential(nn.Linear(size, 2 * size), nn.Mish(), nn.Linear(2 * size, size))
@@ -70,9 +71,7 @@ class MLPDenoiser(Denoiser):
     changes between denoising steps.
     """
 
-    def __init__(
-        self, horizon: int, action_size: int, obs_size: int, width: int = 256, depth: int = 3
-    ) -> None:
+    def __init__(self, horizon: int, action_size: int, obs_size: int, width: int, depth: int) -> None:
         super().__init__()
         self.time = TimeEmbedding()
         self.from_time = nn.Linear(TIME_SIZE, width, bias=False)

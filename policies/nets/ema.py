@@ -14,29 +14,30 @@ from torch import Tensor, nn
 AVERAGE = "average."
 """Beginning of the names of averaged weights in a state dict."""
 
+_POWER = 0.75
+_MAX_DECAY = 0.9999
+
 M = TypeVar("M", bound=nn.Module)
 
 
 class EMA(Generic[M]):
     """Moving average of a module's weights with a decay that warms up as in Diffusion Policy.
 
-    After n updates the decay is min(max_decay, 1 - (1 + n)^-power), so the initial random weights vanish
+    After n updates the decay is min(0.9999, 1 - (1 + n)^-0.75), so the initial random weights vanish
     quickly. Buffers (the normalisers) are copied.
 
     Attributes:
         average: frozen copy of the module with averaged weights.
     """
 
-    def __init__(self, module: M, *, power: float = 0.75, max_decay: float = 0.9999) -> None:
+    def __init__(self, module: M) -> None:
         self.average: M = copy.deepcopy(module).requires_grad_(False)
-        self.power = power
-        self.max_decay = max_decay
         self.updates = 0
 
     @property
     def decay(self) -> float:
         """Weight of the old average in the next update."""
-        return min(self.max_decay, 1 - (1 + self.updates) ** -self.power)
+        return min(_MAX_DECAY, 1 - (1 + self.updates) ** -_POWER)
 
     @torch.no_grad()
     def update(self, module: M) -> None:

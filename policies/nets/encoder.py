@@ -9,7 +9,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from robot_rl.policies.nets.normalizer import Normalizer
-from robot_rl.policies.nets.vision import ConvEncoder, SpatialSoftmaxEncoder, ViTEncoder
+from robot_rl.policies.nets.vision import (
+    FEATURE_SIZE,
+    ConvEncoder,
+    SpatialSoftmaxEncoder,
+    ViTEncoder,
+    check_image_size,
+)
 
 ObservationBatch = Mapping[str, Tensor]
 """B observations of one step: `state` float32 [B, S]; `images.<camera>` uint8 [B, H, W, 3]; `features`
@@ -89,11 +95,11 @@ class ObservationEncoder(nn.Module):
         if spec.cameras:
             if spec.image_size is None:
                 raise ValueError(f"cameras {', '.join(spec.cameras)} need the size of their images")
+            check_image_size(*spec.image_size)
             vision = [ENCODERS[spec.kind](spec.image_size) for _ in spec.cameras]
         self.vision = nn.ModuleList(vision)
         self.feature_norm = StateNorm(spec.features) if spec.features else None
-        seen = sum(encoder.feature_size for encoder in vision)
-        self.feature_size = spec.state_size + seen + spec.features
+        self.feature_size = spec.state_size + len(vision) * FEATURE_SIZE + spec.features
 
     def forward(self, obs: ObservationBatch) -> Tensor:
         state: Tensor = self.norm(obs["state"])

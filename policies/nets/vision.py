@@ -10,8 +10,20 @@ import torch
 from torch import Tensor, nn
 
 FEATURE_SIZE = 128
+"""Number F of features of an image."""
+_VIT_WIDTH, _VIT_HEADS = 128, 4
+MIN_SIDE = 16
+"""Smallest height and width of an image."""
 MAX_SHIFT = 4
 """Largest random shift of an image in pixels (DrQ, arXiv 2004.13649)."""
+
+
+def check_image_size(height: int, width: int) -> None:
+    """Raise ValueError if images are too small for an encoder here."""
+    if min(height, width) < MIN_SIDE:
+        raise ValueError(
+            f"images of {height}x{width} pixels are too small: {MIN_SIDE}x{MIN_SIDE} is the least"
+        )
 
 
 class ConvEncoder(nn.Module):
@@ -21,9 +33,8 @@ class ConvEncoder(nn.Module):
     shrink to 20, 10 and 5. The flattened map keeps positions.
     """
 
-    def __init__(self, image_size: tuple[int, int], feature_size: int = FEATURE_SIZE) -> None:
+    def __init__(self, image_size: tuple[int, int]) -> None:
         super().__init__()
-        self.feature_size = feature_size
         self.body = nn.Sequential(
             nn.Conv2d(3, 32, 8, stride=4),
             nn.ReLU(inplace=True),
@@ -36,7 +47,7 @@ class ConvEncoder(nn.Module):
             nn.Flatten(),
         )
         self.head = nn.Sequential(
-            nn.Linear(_flat_size(self.body, image_size), feature_size), nn.LayerNorm(feature_size)
+            nn.Linear(_flat_size(self.body, image_size), FEATURE_SIZE), nn.LayerNorm(FEATURE_SIZE)
         )
 
     def forward(self, images: Tensor) -> Tensor:
@@ -51,16 +62,9 @@ class ViTEncoder(nn.Module):
     tokens, since pooling would lose positions.
     """
 
-    def __init__(
-        self,
-        image_size: tuple[int, int],
-        feature_size: int = FEATURE_SIZE,
-        width: int = 128,
-        heads: int = 4,
-        depth: int = 1,
-    ) -> None:
+    def __init__(self, image_size: tuple[int, int]) -> None:
         super().__init__()
-        self.feature_size = feature_size
+        width = _VIT_WIDTH
         self.patches = nn.Sequential(
             nn.Conv2d(3, 32, 8, stride=4),
             nn.ReLU(inplace=True),
@@ -70,16 +74,14 @@ class ViTEncoder(nn.Module):
         tokens = _flat_size(self.patches, image_size) // width
         self.positions = nn.Parameter(0.02 * torch.randn(tokens, width))
         layer = nn.TransformerEncoderLayer(
-            width, heads, 2 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+            width, _VIT_HEADS, 2 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
         )
-        self.transformer = nn.TransformerEncoder(
-            layer, depth, nn.LayerNorm(width), enable_nested_tensor=False
-        )
+        self.transformer = nn.TransformerEncoder(layer, 1, nn.LayerNorm(width), enable_nested_tensor=False)
         self.head = nn.Sequential(
             nn.Linear(width, 16),
             nn.Flatten(),
-            nn.Linear(16 * tokens, feature_size),
-            nn.LayerNorm(feature_size),
+            nn.Linear(16 * tokens, FEATURE_SIZE),
+            nn.LayerNorm(FEATURE_SIZE),
         )
 
     def forward(self, images: Tensor) -> Tensor:
@@ -98,9 +100,8 @@ class SpatialSoftmaxEncoder(nn.Module):
 
     log_scale: nn.Parameter
 
-    def __init__(self, image_size: tuple[int, int], feature_size: int = FEATURE_SIZE, maps: int = 32) -> None:
+    def __init__(self, image_size: tuple[int, int], maps: int = 32) -> None:
         super().__init__()
-        self.feature_size = feature_size
         self.body = nn.Sequential(
             nn.Conv2d(3, 32, 8, stride=4),
             nn.ReLU(inplace=True),
@@ -110,7 +111,7 @@ class SpatialSoftmaxEncoder(nn.Module):
             nn.Conv2d(64, maps, 3, padding=1),
         )
         self.log_scale = nn.Parameter(torch.zeros(maps))
-        self.head = nn.Sequential(nn.Linear(2 * maps, feature_size), nn.LayerNorm(feature_size))
+        self.head = nn.Sequential(nn.Linear(2 * maps, FEATURE_SIZE), nn.LayerNorm(FEATURE_SIZE))
 
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.head(self.positions(images).flatten(1))

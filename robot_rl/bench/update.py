@@ -34,6 +34,7 @@ import torch
 from robot_rl.bench.learners import ACTION, ROWS, STATE, fill_replay, make_off_policy, small_options
 from robot_rl.bench.timing import Action, take_turns
 from robot_rl.data.replay import Replay
+from robot_rl.learning.critics import Critics
 from robot_rl.learning.sampling import MixedSampler, Window
 from robot_rl.learning.soft_actor import SACConfig, SACLearner
 from robot_rl.methods.method import OffPolicyMethod
@@ -199,7 +200,8 @@ def _ours(size: Size, device: torch.device, seed: int) -> Action:
         max_grad_norm=float("inf"),
     )
     actor = GaussianActor(STATE, ACTION, config.hidden, layer_norm=False)
-    learner = SACLearner(config, ObservationEncoder(EncoderSpec(STATE)), actor, ACTION, device, seed)
+    critics = Critics(config, ObservationEncoder(EncoderSpec(STATE)), ACTION)
+    learner = SACLearner(config, critics, actor, ACTION, device, seed)
     replay = Replay(ROWS, 1, ACTION, {"state": ((STATE,), torch.float32)}, device)
     fill_replay(replay, np.random.default_rng(seed))
     sampler = MixedSampler(config, replay, None, Window(), seed)

@@ -138,5 +138,10 @@ class Draft:
     """Choice of each group: None if there is none, "???" if the user must choose."""
 
     def options(self) -> list[Option]:
-        """Every option with its value; groups without a choice have none."""
-        return [option for option in options(self.values) if option.key not in self.chosen]
+        """Every option with its value; groups without a choice have none.
+
+        The name in a choice of the program's own is no option: `method.name` is what `method=` says.
+        """
+        groups, fixed = self.command.groups, set(self.chosen)
+        fixed |= {f"{group}.name" for group, choice in self.chosen.items() if choice in groups[group]}
+        return [option for option in options(self.values) if option.key not in fixed]

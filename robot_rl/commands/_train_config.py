@@ -11,10 +11,11 @@ from robot_rl.hil.config import SCRIPTED, HilConfig
 from robot_rl.hil.config_check import check_hil_config
 from robot_rl.imagination.config import LatentModelConfig, RemoteModelConfig, StateModelConfig
 from robot_rl.learning.config import STATE_ALONE, STEPS
-from robot_rl.learning.processes import AccelerateConfig, launched_processes
+from robot_rl.learning.distributed import AccelerateConfig, launched_processes
 from robot_rl.methods.method import OfflineMethod, OffPolicyMethod
 from robot_rl.methods.registry import METHODS
 from robot_rl.policies.asynchronous import AsyncOptions
+from robot_rl.policies.bases.diffusion import DiffusionConfig
 from robot_rl.policies.registry import BASES
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.training.context import RunBase
@@ -141,6 +142,8 @@ def check_options(config: Config) -> None:
             f"eval_every counts environment steps, and method={config.method.name} takes none: leave it out, "
             "and measure the result with `robot-rl eval`"
         )
+    if not method.acts and config.base not in (None, DiffusionConfig()):
+        raise ValueError(f"method={config.method.name} trains no policy, and needs no base: leave it out")
     if config.save_every and not method.acts:
         raise ValueError(
             f"save_every is for policies, and method={config.method.name} trains none: leave it out"
@@ -202,6 +205,9 @@ def _check_asynchronous(config: Config) -> None:
 def resolved(config: Config) -> dict[str, Any]:
     """Content of the run's `config.yaml`."""
     content = asdict(config)
+    method = METHODS[config.method.name]
+    if issubclass(method, OfflineMethod) and not method.acts:
+        content["base"] = None  # what configs/train.yaml chooses
     if config.asynchronous == "off":
         # Runs of earlier versions have no such options.
         del content["asynchronous"], content["delay"]

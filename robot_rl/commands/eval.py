@@ -26,7 +26,7 @@ from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.errors import UserError, mistakes
 from robot_rl.evaluation.evaluate import Motion, Outcome, Summary, by_instruction, evaluate, write_evaluation
 from robot_rl.evaluation.initial_states import TEST, InitialStates, Split, check_split, load_states
-from robot_rl.evaluation.saved_policies import (
+from robot_rl.evaluation.policy_snapshots import (
     Saved,
     read_record,
     record_path,
@@ -109,7 +109,7 @@ class Config:
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "curve_episodes"):
+        for name in ("episodes", "curve_episodes", "num_envs"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value}: ask for at least 1")
@@ -142,7 +142,7 @@ def run(config: Config) -> None:
             networks, meta = load_networks(saved[-1][0] if saved else config.policy, device)
             mode = "off" if config.repeated_noise else config.asynchronous
             execution = chosen_execution(mode, config.delay, meta)
-            facts |= asdict(execution) if execution else {}
+            facts |= {"seed": config.seed} | (asdict(execution) if execution else {})
             out = (
                 Path(config.out) if config.out else _folder(config, split, execution, trained_execution(meta))
             )
@@ -259,7 +259,6 @@ class _Evaluation:
             how = {
                 **self.facts,
                 "fingerprint": fingerprint(networks),
-                "seed": config.seed,
                 "states_sha256": initial.sha256,
             }
             # A policy that was executed at once has no entries of the execution.

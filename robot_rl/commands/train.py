@@ -25,14 +25,14 @@ from robot_rl.envs.robot_task import RobotTask, RobotTaskConfig
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.errors import ServerLost, UserError, mistakes
-from robot_rl.evaluation.saved_policies import keep_policy
+from robot_rl.evaluation.policy_snapshots import keep_policy
 from robot_rl.factory import make_vector_env
 from robot_rl.hil.learner import train_hil
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.launchers.lock import lock_folder
 from robot_rl.launchers.software import installed_software
 from robot_rl.learning.config import STEPS, ChunkConfig
-from robot_rl.learning.processes import Accelerated, Processes, ProcessLost, others_lost
+from robot_rl.learning.distributed import Accelerated, Processes, ProcessLost, others_lost
 from robot_rl.machine import keep_freed_memory
 from robot_rl.methods.method import OfflineMethod, OffPolicyMethod, OnPolicyMethod
 from robot_rl.methods.registry import Method, build_method
@@ -250,7 +250,9 @@ def train(config: Config, method: Method, components: Components, inputs: RunInp
         if not train_offline(components.learner, intervals, run):
             return False
         if (result := components.learner.finish()) and run.is_main:
-            write_text(run.directory / f"{method.name}.json", json.dumps(result.figures, indent=2) + "\n")
+            write_text(
+                run.directory / f"{method.config.name}.json", json.dumps(result.figures, indent=2) + "\n"
+            )
             print(result.text)
         return True
     if isinstance(components, OnPolicyComponents):

@@ -1,4 +1,4 @@
-"""Replay whose windows begin and end at decisions, the only rows with images and samples of the base."""
+"""Replay for policies of chunks: only steps at which a chunk was chosen have images and base samples."""
 
 from collections.abc import Mapping
 from typing import Any, Final

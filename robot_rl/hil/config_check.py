@@ -10,7 +10,6 @@ from robot_rl.hil.operator_check import check_operator
 from robot_rl.learning.config import DECISIONS, ChunkConfig, OffPolicyConfig
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS
-from robot_rl.methods.residual import ResidualConfig
 
 
 def check_hil_config(config: HilConfig, method: Any) -> None:
@@ -25,10 +24,10 @@ def check_hil_config(config: HilConfig, method: Any) -> None:
             "method.windows=decisions learns from chunks that are executed whole, and a person may take over "
             "within one: leave it out with hil=on"
         )
-    if isinstance(method, ResidualConfig) and method.progressive_steps:
+    if counts := method.one_actor_only:
         raise ValueError(
-            f"method.progressive_steps={method.progressive_steps} counts the steps of one acting policy, and "
-            "an actor may be replaced: leave it out with hil=on"
+            f"{counts} counts the steps of one acting policy, and an actor may be replaced: leave it out "
+            "with hil=on"
         )
     check_operator(config)
     if method.num_envs != config.actors:

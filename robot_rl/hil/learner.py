@@ -97,8 +97,7 @@ class HilTraining:
             self._updater.load_state_dict(state)
             self._step, self._updates, self._skipped = state["step"], state["updates"], state["left_out"]
             self._publisher.version, self._saved = state["version"], state["step"]
-        # The state of the only actor of an older run is not in a list.
-        states = state.get("actors", [state]) if state else [None] * config.actors
+        states = state["actors"] if state else [None] * config.actors
         names = config.actor_names if config.actors > 1 else ("",)
         self._streams = [
             ActorStream(number, name, self._updater, run.directory, saved)

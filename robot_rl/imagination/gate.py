@@ -39,8 +39,10 @@ STEP = 0.05
 """Rise of the share after a pass."""
 _QUANTILES = tuple(percent / 100 for percent in range(95, 45, -5))
 """Quantiles of the pool's uncertainty at one of which branches end."""
-_SUCCESS = (0.5, 0.99)
-"""Least and largest threshold of success."""
+UNTESTED = 0.99
+"""Threshold of success while no failed episode was tested; it is never larger."""
+_LEAST_SUCCESS = 0.5
+"""Least threshold of success."""
 
 
 @dataclass(frozen=True)
@@ -282,11 +284,10 @@ def calibrate(pool: Sequence[EpisodeTest], chunks: int, before: Limits | None = 
     depths = [i for i in range(chunks) if (depth == i).any()]
     largest = tuple(_largest_uncertainty(tested[:, depth == i], seen[depth == i]) for i in depths)
     scores = [float(test.success.amax()) for test in pool if test.failed]
-    low, high = _SUCCESS
-    threshold = before.success if before else high
+    threshold = before.success if before else UNTESTED
     if scores:
         threshold = _success_threshold(scores)
-    return Limits(scale, largest, min(max(threshold, low), high))
+    return Limits(scale, largest, min(max(threshold, _LEAST_SUCCESS), UNTESTED))
 
 
 def _largest_uncertainty(tested: Tensor, seen: Tensor) -> float:

@@ -28,6 +28,7 @@ from robot_rl.imagination.episodes import (
 from robot_rl.imagination.gate import (
     MAX_ERROR,
     MAX_GAP,
+    UNTESTED,
     EpisodeTest,
     Gate,
     calibrate,
@@ -41,8 +42,6 @@ from robot_rl.policies.bases.base_policy import Chunk
 
 _JUMPS = 0.1
 """Part of a new episode's chunks, those with the largest change of value, that count as key moments."""
-_UNTESTED = 0.99
-"""Threshold of success before the first test."""
 _VALUE_UPDATES = 500
 """Updates of a learned V before anything is imagined, since its values are whole targets."""
 _CALLS = 4
@@ -231,7 +230,7 @@ class Imagination:
             self.returns,
             self.chunk,
             self.chunks,
-            self.limits.success if self.limits else _UNTESTED,
+            self.limits.success if self.limits else UNTESTED,
             self.generator,
             self.config.context_chunks,
         )
@@ -382,8 +381,7 @@ class Imagination:
         self.history, self._key_rows = state["history"], state["key_rows"]
         self._starts, self._imagined = state["starts"], dict(state["imagined"])
         self._owed = state["owed"]
-        # Checkpoints of earlier versions have none.
-        self.figures = dict(state.get("figures", {}))
+        self.figures = dict(state["figures"])
         self.generator.set_state(state["generator"])
         if self.learned:
             self._steps = Steps(self.episodes[: self.learned], self.config.context_chunks)
@@ -391,8 +389,7 @@ class Imagination:
 
 def read_pool(state: Mapping[str, Any]) -> list[EpisodeTest]:
     """The pool in what `Imagination.state_dict` returned."""
-    # Tests of earlier versions do not say which ends were seen.
-    return [EpisodeTest(**{"seen": torch.ones_like(test["succeeded"]), **test}) for test in state["pool"]]
+    return [EpisodeTest(**test) for test in state["pool"]]
 
 
 def read_limits(state: Mapping[str, Any]) -> Limits | None:

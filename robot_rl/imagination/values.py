@@ -143,8 +143,7 @@ class LearnedValues(nn.Module):
         """Go on from what `checkpoint` returned."""
         self.load_state_dict(state["networks"])
         self.optimizer.load_state_dict(state["optimizer"])
-        # Checkpoints of earlier versions do not have it: V learns a little before it is used again.
-        self.updates = state.get("updates", 0)
+        self.updates = state["updates"]
 
     def _value(self, state: Tensor) -> Tensor:
         value: Tensor = self.net(self.norm(state))

@@ -1,4 +1,4 @@
-"""Random shifts of a batch's images, the only augmentation. Learners apply it; losses of policies do not."""
+"""Random shifts of the images of a batch (DrQ), which learners apply before they compute a loss."""
 
 import torch
 from torch import Tensor

@@ -123,8 +123,7 @@ class OffPolicyConfig:
         check_max_grad_norm(self.max_grad_norm)
         if not 0 < self.tau <= 1:
             raise ValueError(f"method.tau={self.tau}: choose it in (0, 1]; 0.005 to 0.01 is usual")
-        if self.critic_warmup < 0:
-            raise ValueError(f"method.critic_warmup={self.critic_warmup}: choose 0, for none, or more")
+        check_not_negative(self, "critic_warmup")
         if self.encoder not in (*ENCODERS, BASE_FEATURES, STATE_ALONE):
             known = ", ".join((*ENCODERS, BASE_FEATURES))
             raise ValueError(f"method.encoder={self.encoder}: choose {known} or {STATE_ALONE}")
@@ -144,6 +143,11 @@ class OffPolicyConfig:
     def demo_ratios(self) -> tuple[float, float]:
         """Fraction of each batch from demonstrations, at the start and at the end."""
         return self.demo_ratio, self.demo_ratio if self.demo_ratio_end is None else self.demo_ratio_end
+
+    @property
+    def one_actor_only(self) -> str:
+        """An option in use that counts the steps of one acting policy, so that no other may act, or ""."""
+        return ""
 
     @property
     def value_range(self) -> tuple[float, float]:
@@ -175,6 +179,13 @@ def check_counts(config: object, *names: str) -> None:
     for name in names:
         if getattr(config, name) < 1:
             raise ValueError(f"method.{name}={getattr(config, name)}: choose 1 or more")
+
+
+def check_not_negative(config: object, *names: str) -> None:
+    """Check options that nothing is gained from, or a loss is turned round by, below 0; raises ValueError."""
+    for name in names:
+        if not getattr(config, name) >= 0:
+            raise ValueError(f"method.{name}={getattr(config, name)}: choose 0 or more")
 
 
 def check_max_grad_norm(norm: float) -> None:

@@ -20,7 +20,6 @@ from robot_rl.learning.critics import Critics, aggregate, clipped_gradients
 from robot_rl.learning.learner import SavedParts
 from robot_rl.learning.off_policy import OffPolicyLearner, observation
 from robot_rl.policies.nets.actors import GaussianActor
-from robot_rl.policies.nets.encoder import ObservationEncoder
 
 
 @dataclass
@@ -147,27 +146,24 @@ class SoftActor(SavedParts):
 
 
 class SACLearner(OffPolicyLearner):
-    """SAC: critics of actions and a soft actor."""
+    """SAC: a soft actor, and critics of its actions or, by `_as_critic_action`, of what is made of them."""
 
     SAVED = ("soft",)
 
     def __init__(
         self,
         config: SACConfig,
-        encoder: ObservationEncoder,
+        critics: Critics,
         actor: GaussianActor,
         action_size: int,
         device: torch.device,
         seed: int,
+        temperature: Temperature | None = None,
     ) -> None:
-        super().__init__(config, Critics(config, encoder, action_size), device, seed)
+        """Build the optimisers; `action_size` and `temperature` are those of a `SoftActor`."""
+        super().__init__(config, critics, device, seed)
         self.config: SACConfig = config
-        # On the device, so that an update never waits for the host.
-        self.generator = torch.Generator(device).manual_seed(seed)
-        self.soft = SoftActor(config, actor, action_size, self.noise)
-
-    def noise(self, *shape: int) -> Tensor:
-        return torch.randn(shape, generator=self.generator, device=self.device)
+        self.soft = SoftActor(config, actor, action_size, self.noise, temperature)
 
     def _critic_action(self, batch: Batch) -> Tensor:
         return batch["action"]
@@ -179,11 +175,16 @@ class SACLearner(OffPolicyLearner):
         subset = (
             critics.sample_subset(self.generator) if config.critics_per_target < config.num_critics else None
         )
-        value = critics.target_value(critics.target_features(after), action, subset)
+        value = critics.target_value(critics.target_features(after), self._as_critic_action(action), subset)
         return self.soft.td_target(critics, batch, value, log_prob)
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         def value(action: Tensor) -> Tensor:
-            return aggregate(self.critics.values(features, action), self.config.actor_aggregation)
+            critic_action = self._as_critic_action(action)
+            return aggregate(self.critics.values(features, critic_action), self.config.actor_aggregation)
 
         return self.soft.update(features, value)
+
+    def _as_critic_action(self, action: Tensor) -> Tensor:
+        """What the critics evaluate of the actor's action [B, D]; differentiable."""
+        return action

@@ -17,7 +17,7 @@ from robot_rl.data.window_batches import WindowBatches
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.learning.augmentation import draw_shifts
 from robot_rl.learning.config import check_counts, check_max_grad_norm
-from robot_rl.learning.processes import (
+from robot_rl.learning.distributed import (
     Processes,
     gathered,
     scattered,
@@ -64,11 +64,13 @@ class BCConfig:
         check_counts(self, "steps", "batch_size")
         check_max_grad_norm(self.max_grad_norm)
         if self.replay is None and self.replay_ratio != BCConfig.replay_ratio:
-            raise ValueError(f"replay_ratio={self.replay_ratio:g} is for replay=…, a second dataset")
+            raise ValueError(
+                f"method.replay_ratio={self.replay_ratio:g} is for method.replay=…, a second dataset"
+            )
         if self.replay is not None and not 0 < self.replayed < self.batch_size:
             raise ValueError(
-                f"replay_ratio={self.replay_ratio:g} of batch_size={self.batch_size} is {self.replayed} "
-                f"windows of replay: choose 1 to {self.batch_size - 1}"
+                f"method.replay_ratio={self.replay_ratio:g} of method.batch_size={self.batch_size} is "
+                f"{self.replayed} windows of replay: choose 1 to {self.batch_size - 1}"
             )
 
     @property
@@ -181,8 +183,8 @@ class BCLearner:
 class BCMethod(OfflineMethod):
     """Behaviour cloning of a dataset's episodes, by a new policy or by one that was trained before."""
 
-    name = "bc"
     config_type = BCConfig
+    config: BCConfig
     distributes = True
     continues = True
 

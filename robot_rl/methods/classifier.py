@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from torch import Tensor, nn
 
 from robot_rl.learning.augmentation import augment_images
-from robot_rl.learning.config import STATE_ALONE
+from robot_rl.learning.config import STATE_ALONE, check_counts, check_not_negative
 from robot_rl.learning.learner import Result
 from robot_rl.methods.method import DatasetContext, OfflineMethod
 from robot_rl.policies.classifier import SuccessClassifier
@@ -55,16 +55,18 @@ class ClassifierConfig:
 
     def __post_init__(self) -> None:
         if not 0 < self.held_out < 1:
-            raise ValueError(f"held_out={self.held_out:g}: choose a part between 0 and 1")
+            raise ValueError(f"method.held_out={self.held_out:g}: choose a part between 0 and 1")
         if not 0 <= self.false_alarms < 1:
-            raise ValueError(f"false_alarms={self.false_alarms:g}: choose a part of at least 0 and below 1")
+            raise ValueError(
+                f"method.false_alarms={self.false_alarms:g}: choose a part of at least 0 and below 1"
+            )
         kinds = (*ENCODERS, STATE_ALONE)
         if self.encoder not in kinds:
-            raise ValueError(f"encoder={self.encoder}: choose one of {', '.join(kinds)}")
+            raise ValueError(f"method.encoder={self.encoder}: choose one of {', '.join(kinds)}")
         if self.batch_size < 2:
-            raise ValueError(f"batch_size={self.batch_size}: at least 2, a success and another frame")
-        if self.success_steps < 1 or self.unclear_steps < 0:
-            raise ValueError("success_steps is at least 1 and unclear_steps at least 0")
+            raise ValueError(f"method.batch_size={self.batch_size}: at least 2, a success and another frame")
+        check_counts(self, "steps", "hidden", "success_steps")
+        check_not_negative(self, "unclear_steps")
 
 
 @dataclass(frozen=True)
@@ -368,8 +370,8 @@ def describe(rates: Rates) -> str:
 class ClassifierMethod(OfflineMethod):
     """Success classifier, trained on a dataset's frames."""
 
-    name = "classifier"
     config_type = ClassifierConfig
+    config: ClassifierConfig
     acts = False
     next_step = "Use it as the reward with `robot-rl deploy … success={run}`"
 

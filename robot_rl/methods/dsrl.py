@@ -8,7 +8,6 @@ The base is part of the environment: an action is the noise w of a chunk, and la
 of the chunk. Demonstrations contain no noise, so this variant cannot learn from them; `dsrl_na` can.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,10 +15,9 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Batch
-from robot_rl.learning.critics import Critics, aggregate
-from robot_rl.learning.off_policy import OffPolicyLearner, observation
+from robot_rl.learning.critics import Critics
 from robot_rl.learning.sampling import Window
-from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature, check_alpha_min
+from robot_rl.learning.soft_actor import SACConfig, SACLearner, Temperature, check_alpha_min
 from robot_rl.methods.method import AgentContext, OffPolicyMethod, ReplayContent, check_whole_chunks
 from robot_rl.policies.bases.base_policy import BasePolicy, is_steered_by_noise, random_observations
 from robot_rl.policies.bases.uniform import UniformPolicy
@@ -78,49 +76,28 @@ class DSRLConfig(NoiseSACConfig):
             )
 
 
-class DSRLLearner(OffPolicyLearner):
+class DSRLLearner(SACLearner):
     """Critics of noise and the noise actor."""
-
-    SAVED = ("soft",)
-    config: DSRLConfig
 
     def __init__(self, config: DSRLConfig, networks: DSRL, device: torch.device, seed: int) -> None:
         critics = Critics(config, networks.encoder, networks.noise_size, online=networks.critic)
-        super().__init__(config, critics, device, seed)
+        temperature, size = noise_temperature(config), networks.chosen_size
+        super().__init__(config, critics, networks.actor, size, device, seed, temperature)
         self.networks = networks
-        self.soft = build_noise_actor(config, self.networks, self.noise)
 
     def _critic_action(self, batch: Batch) -> Tensor:
         """The noise w of each chunk [B, Hn * Dn]."""
         return batch["noise"].flatten(1)
 
-    def _td_target(self, batch: Batch) -> Tensor:
-        """Critic target y."""
-        critics, next_obs = self.critics, observation(batch, "next.")
-        squashed, log_prob = self.soft.sample(critics.encoder(next_obs))
-        noise = self.networks.as_noise(squashed).flatten(1)
-        features, subset = critics.target_features(next_obs), critics.sample_subset(self.generator)
-        return self.soft.td_target(critics, batch, critics.target_value(features, noise, subset), log_prob)
-
-    def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
-        """One step on the actor loss L_pi and on the temperature."""
-
-        def value(squashed: Tensor) -> Tensor:
-            noise = self.networks.as_noise(squashed).flatten(1)
-            return aggregate(self.critics.values(features, noise), self.config.actor_aggregation)
-
-        return self.soft.update(features, value)
+    def _as_critic_action(self, action: Tensor) -> Tensor:
+        return self.networks.as_noise(action).flatten(1)
 
 
-def build_noise_actor(
-    config: NoiseSACConfig, networks: DSRL, noise: Callable[[int, int], Tensor]
-) -> SoftActor:
-    """The noise actor; its temperature and the floor of it are in units of the range of returns."""
+def noise_temperature(config: NoiseSACConfig) -> Temperature:
+    """The temperature of the noise actor; it and its floor are in units of the range of returns."""
     low, high = config.value_range
-    temperature = Temperature(
-        config.init_alpha * (high - low), config.target_entropy, config.alpha_min * (high - low)
-    )
-    return SoftActor(config, networks.actor, networks.chosen_size, noise, temperature)
+    scale = high - low
+    return Temperature(config.init_alpha * scale, config.target_entropy, config.alpha_min * scale)
 
 
 class NoiseMethod(OffPolicyMethod):

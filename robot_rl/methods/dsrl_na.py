@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Batch
-from robot_rl.learning.config import BASE_FEATURES, ChunkConfig
+from robot_rl.learning.config import BASE_FEATURES, ChunkConfig, check_counts, check_not_negative
 from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak_update
 from robot_rl.learning.imitation import bc_loss
 from robot_rl.learning.off_policy import OffPolicyLearner, base_observation, first_rows, observation
 from robot_rl.learning.sampling import Window
-from robot_rl.methods.dsrl import NoiseMethod, NoiseSACConfig, build_noise_actor
+from robot_rl.learning.soft_actor import SoftActor
+from robot_rl.methods.dsrl import NoiseMethod, NoiseSACConfig, noise_temperature
 from robot_rl.methods.method import ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.bases.generative import GenerativePolicy
@@ -59,8 +60,8 @@ class DSRLNAConfig(NoiseSACConfig, ChunkConfig):
         super().__post_init__()
         if self.backup not in BACKUPS:
             raise ValueError(f"method.backup={self.backup}: choose one of {', '.join(BACKUPS)}")
-        if self.base_samples < 1:
-            raise ValueError(f"method.base_samples={self.base_samples}: choose 1 or more")
+        check_counts(self, "base_samples")
+        check_not_negative(self, "bc_weight")
 
 
 class DSRLNALearner(OffPolicyLearner):
@@ -73,7 +74,8 @@ class DSRLNALearner(OffPolicyLearner):
         critics = Critics(config, networks.encoder, networks.chunk_size, online=networks.critic)
         super().__init__(config, critics, device, seed)
         self.networks = networks
-        self.soft = build_noise_actor(config, self.networks, self.noise)
+        size, temperature = networks.chosen_size, noise_temperature(config)
+        self.soft = SoftActor(config, networks.actor, size, self.noise, temperature)
         self.noise_critic = EnsembleCritic(
             config.num_critics,
             networks.encoder.feature_size,

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from robot_rl.data.replay import Batch
 from robot_rl.learning.candidates import CandidatesConfig, candidate_target_values
-from robot_rl.learning.config import BASE_FEATURES, check_scales
+from robot_rl.learning.config import BASE_FEATURES, check_not_negative, check_scales
 from robot_rl.learning.critics import Critics, aggregate, gradient_step
 from robot_rl.learning.imitation import BaseFinetuner, bc_loss
 from robot_rl.learning.off_policy import OffPolicyLearner, observation, stored_base_samples
@@ -65,6 +65,7 @@ class ExpoConfig(CandidatesConfig, SACConfig):
         if self.backup_entropy:
             raise ValueError("method.backup_entropy=true: the targets of method=expo contain no entropy")
         check_scales(self, "edit_scale", "gripper_scale")
+        check_not_negative(self, "bc_weight", "base_lr")
         check_alpha_min(self.alpha_min, self.init_alpha)
 
 

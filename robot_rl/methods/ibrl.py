@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Batch
-from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.learning.config import OffPolicyConfig, check_not_negative
 from robot_rl.learning.critics import Critics
 from robot_rl.learning.off_policy import DeterministicActorLearner, observation
 from robot_rl.methods.method import AgentContext, OffPolicyMethod, ReplayContent
@@ -48,8 +48,7 @@ class IBRLConfig(OffPolicyConfig):
         super().__post_init__()
         if not 0 <= self.dropout < 1:
             raise ValueError(f"method.dropout={self.dropout}: choose it in [0, 1)")
-        if self.temperature < 0:
-            raise ValueError(f"method.temperature={self.temperature}: choose 0 or more")
+        check_not_negative(self, "exploration_std", "target_noise", "temperature")
 
 
 class IBRLLearner(DeterministicActorLearner):

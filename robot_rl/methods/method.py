@@ -14,8 +14,8 @@ import torch
 from robot_rl.data.dataset import Dataset
 from robot_rl.envs.action import ActionSpec, one_step
 from robot_rl.learning.config import BASE_FEATURES, DECISIONS, STATE_ALONE, OffPolicyConfig
+from robot_rl.learning.distributed import Processes
 from robot_rl.learning.learner import OfflineLearner, OnPolicyLearner, ReplayLearner
-from robot_rl.learning.processes import Processes
 from robot_rl.learning.sampling import Window
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
@@ -76,10 +76,15 @@ class ReplayContent:
         return cls(fields, base_samples, base_images, decisions)
 
 
-class AgentConfig(Protocol):
-    """Options of every method that acts while it trains."""
+class NamedConfig(Protocol):
+    """Options of every method."""
 
     name: str
+
+
+class AgentConfig(NamedConfig, Protocol):
+    """Options of every method that acts while it trains."""
+
     steps: int
     num_envs: int
 
@@ -263,8 +268,8 @@ class DatasetContext:
 class OfflineMethod(ABC):
     """Base class of methods that learn from a dataset and do not act in an environment."""
 
-    name: ClassVar[str]
     config_type: ClassVar[type]
+    config: NamedConfig
     acts: ClassVar[bool] = True
     """Whether the result is a policy, so that it must match the task's environment."""
     distributes: ClassVar[bool] = False

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Batch
-from robot_rl.learning.config import OffPolicyConfig, check_scales
+from robot_rl.learning.config import OffPolicyConfig, check_not_negative, check_scales
 from robot_rl.learning.critics import Critics
 from robot_rl.learning.off_policy import DeterministicActorLearner, observation
 from robot_rl.methods.method import AgentContext, OffPolicyMethod, ReplayContent
@@ -56,10 +56,11 @@ class ResidualConfig(OffPolicyConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_scales(self, "residual_scale", "gripper_scale")
-        if self.progressive_steps < 0:
-            raise ValueError(
-                f"method.progressive_steps={self.progressive_steps}: choose 0 or more environment steps"
-            )
+        check_not_negative(self, "progressive_steps", "exploration_std", "penalty", "target_noise")
+
+    @property
+    def one_actor_only(self) -> str:
+        return f"method.progressive_steps={self.progressive_steps}" if self.progressive_steps else ""
 
 
 class ResidualLearner(DeterministicActorLearner):

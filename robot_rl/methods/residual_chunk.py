@@ -16,7 +16,7 @@ from torch import Tensor
 
 from robot_rl.data.replay import Batch
 from robot_rl.learning.candidates import CandidatesConfig, candidate_target_values
-from robot_rl.learning.config import check_scales
+from robot_rl.learning.config import check_not_negative, check_scales
 from robot_rl.learning.critics import Critics
 from robot_rl.learning.imitation import bc_loss
 from robot_rl.learning.off_policy import DeterministicActorLearner, observation, stored_base_samples
@@ -51,6 +51,7 @@ class ResidualChunkConfig(CandidatesConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_scales(self, "residual_scale", "gripper_scale")
+        check_not_negative(self, "bc_weight", "exploration_std", "beta")
         if self.backup not in ("max", "mean"):
             raise ValueError(f"method.backup={self.backup}: choose max or mean")
 

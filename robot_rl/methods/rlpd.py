@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from robot_rl.data.replay import Batch
 from robot_rl.envs.action import ActionSpec
 from robot_rl.learning.config import OffPolicyConfig
-from robot_rl.learning.critics import gradient_step, polyak_update
+from robot_rl.learning.critics import Critics, gradient_step, polyak_update
 from robot_rl.learning.learner import SavedParts
 from robot_rl.learning.off_policy import observation
 from robot_rl.learning.soft_actor import SACConfig, SACLearner
@@ -91,7 +91,8 @@ class RLPDLearner(SACLearner):
     def __init__(self, config: RLPDConfig, networks: RLPD, device: torch.device, seed: int) -> None:
         self._gripper_dim = networks.spec.gripper
         actor_size = networks.spec.action_size - (self._gripper_dim is not None)
-        super().__init__(config, networks.encoder, networks.actor, actor_size, device, seed)
+        critics = Critics(config, networks.encoder, actor_size)
+        super().__init__(config, critics, networks.actor, actor_size, device, seed)
         self.gripper: GripperLearner | None = None
         if networks.gripper is not None and self._gripper_dim is not None:
             self.gripper = GripperLearner(config, networks.gripper, self._gripper_dim)

@@ -33,15 +33,18 @@ _MAX_DTYPE: Final = 16
 """Characters of the name of a data type. numpy takes seconds for a long list of types, a record."""
 _MAX_ITEMS: Final = 256
 """Most names in a request, and most texts in a list of it."""
+_MAX_PLAIN: Final = 4096
+"""Largest value of a request that is no array, bytes, and longest text of a list or name."""
 _encoder: Final = msgspec.msgpack.Encoder(enc_hook=lambda value: _array_map(value))
+_Text = Annotated[str, msgspec.Meta(max_length=_MAX_PLAIN)]
 _decoder: Final = msgspec.msgpack.Decoder()
 _parts: Final = msgspec.msgpack.Decoder(
-    Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=_MAX_ITEMS)]
+    Annotated[dict[_Text, msgspec.Raw], msgspec.Meta(max_length=_MAX_ITEMS)]
 )
 _array_parts: Final = msgspec.msgpack.Decoder(
     Annotated[dict[bytes, msgspec.Raw], msgspec.Meta(max_length=_MAX_AXES)]
 )
-_texts: Final = msgspec.msgpack.Decoder(Annotated[list[str], msgspec.Meta(max_length=_MAX_ITEMS)])
+_texts: Final = msgspec.msgpack.Decoder(Annotated[list[_Text], msgspec.Meta(max_length=_MAX_ITEMS)])
 _shape: Final = msgspec.msgpack.Decoder(Annotated[list[int], msgspec.Meta(max_length=_MAX_AXES)])
 
 
@@ -97,7 +100,12 @@ def _value(part: msgspec.Raw) -> Any:
     """An array or a NumPy scalar."""
     parts = _array_parts.decode(part)
     shape = parts.pop(b"shape", None)
-    value = {name: _plain(each) for name, each in parts.items()}
+    # Nothing but the bytes of an array is long.
+    long = {b"data"} if b"__ndarray__" in parts else set()
+    value = {
+        name: _decoder.decode(each) if name in long and _is_bytes(each) else _plain(each)
+        for name, each in parts.items()
+    }
     if shape is not None:
         value[b"shape"] = _shape.decode(shape)
     return _convert(value)
@@ -107,12 +115,20 @@ def _plain(part: msgspec.Raw) -> Any:
     """A value that holds no others, or a list of texts."""
     if _is_map(part):
         raise MessageError("a request is a map of names to plain values, arrays and lists of texts")
-    return _texts.decode(part) if _is_list(part) else _decoder.decode(part)
+    if _is_list(part):
+        return _texts.decode(part)
+    if memoryview(part).nbytes > _MAX_PLAIN:
+        raise MessageError(f"a value that is no array has more than {_MAX_PLAIN} bytes")
+    return _decoder.decode(part)
 
 
 def _is_map(part: msgspec.Raw) -> bool:
     first = memoryview(part)[0]
     return 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)
+
+
+def _is_bytes(part: msgspec.Raw) -> bool:
+    return memoryview(part)[0] in (0xC4, 0xC5, 0xC6)
 
 
 def _is_list(part: msgspec.Raw) -> bool:
@@ -151,7 +167,7 @@ def _array(value: Mapping[Any, Any]) -> NDArray[Any]:
     if not isinstance(data, bytes) or not isinstance(name, str) or not isinstance(shape, list):
         raise MessageError("an array needs data, dtype and shape")
     if len(name) > _MAX_DTYPE:
-        raise MessageError(f"{name!r:.40} is no data type")
+        raise MessageError(f"{name[:_MAX_DTYPE]!r}… is no data type")
     try:
         dtype = np.dtype(name)
     except (TypeError, ValueError, SyntaxError):

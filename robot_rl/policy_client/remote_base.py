@@ -30,9 +30,9 @@ from robot_rl.policies.registry import LOADERS
 from robot_rl.policies.store import Record, read_weights, write_files
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.connection import PolicyConnection, PolicyLost
-from robot_rl.policy_client.lerobot_server import LEROBOT, LeRobotServer
-from robot_rl.policy_client.openpi_server import OpenpiServer
-from robot_rl.policy_client.own_server import SERVER, OwnServer, StateRange
+from robot_rl.policy_client.lerobot_client import LEROBOT, LeRobotClient
+from robot_rl.policy_client.openpi_client import OpenpiClient
+from robot_rl.policy_client.own_client import SERVER, OwnClient, StateRange
 
 KIND = "remote"
 
@@ -85,9 +85,9 @@ class RemoteBase(BasePolicy):
         self._server: PolicyServerApi
         server = connection.metadata.get("server")
         if server == SERVER:
-            self._server = OwnServer(connection, config)
+            self._server = OwnClient(connection, config)
         else:
-            kind = LeRobotServer if server == LEROBOT else OpenpiServer
+            kind = LeRobotClient if server == LEROBOT else OpenpiClient
             self._server = kind(connection, config, environment)
         self.spec, self.environment = self._server.spec, self._server.environment
         self.state_normalizer = Normalizer(self.spec.state_size)
@@ -110,7 +110,7 @@ class RemoteBase(BasePolicy):
     def check_instruction(self, text: str) -> None:
         """See `BasePolicy.check_instruction`: our own servers are asked about an observation with it."""
         known = text in self._understood
-        if known or not self.spec.instruction or not isinstance(self._server, OwnServer):
+        if known or not self.spec.instruction or not isinstance(self._server, OwnClient):
             return
         obs = random_observations(self, 1)
         told = torch.from_numpy(encode_instruction(text))

@@ -30,7 +30,7 @@ from robot_rl.policy_client.codec import (
     SAMPLES,
     MessageError,
 )
-from robot_rl.policy_client.own_server import SERVER
+from robot_rl.policy_client.own_client import SERVER
 from robot_rl.policy_client.remote_base import RemoteBase
 from robot_rl.policy_server.requests import (
     MAX_ROWS,
@@ -202,7 +202,7 @@ class PolicyInference:
                 for query, count in zip(queries, counts, strict=True)
                 for generator in [self._generator_of(query)] * count
             ]
-            chosen = self.policy.plan(obs, generators).cpu().split(counts)
+            chosen = _finite(self.policy.plan(obs, generators)).cpu().split(counts)
             return [_reply(query, actions=own) for query, own in zip(queries, chosen, strict=True)]
         noise = actions = None
         samples = queries[0].samples
@@ -211,7 +211,7 @@ class PolicyInference:
         if FEATURES not in obs and any(query.features for query in queries):
             obs[FEATURES] = self.base.features(obs)
         if samples:
-            actions = sample_base(self.base, obs, noise, samples if noise is not None else 1).actions
+            actions = _finite(sample_base(self.base, obs, noise, samples if noise is not None else 1).actions)
         parts = [
             [None] * len(queries) if value is None else value.cpu().split(counts)
             for value in (actions, noise, obs.get(FEATURES))
@@ -270,6 +270,13 @@ class PolicyInference:
         except ValueError as error:
             raise MessageError(str(error)) from error
         return encoded.copy()
+
+
+def _finite(actions: Tensor) -> Tensor:
+    """Raises RuntimeError if an action is no number, by the policy's weights or by what was observed."""
+    if not actions.isfinite().all():
+        raise RuntimeError("its actions are not finite")
+    return actions
 
 
 def _reply(query: Query, **arrays: Tensor | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from robot_rl.policy_client.codec import (
     SEED,
     MessageError,
 )
-from robot_rl.policy_client.lerobot_server import LEROBOT
+from robot_rl.policy_client.lerobot_client import LEROBOT
 from robot_rl.policy_server.lerobot_process import VISUAL, LeRobotProcess, fingerprint
 from robot_rl.policy_server.requests import MAX_ROWS, MAX_SAMPLES, Query, RequestReader, parts_of
 
@@ -107,7 +107,7 @@ class LeRobotInference:
     def _batch(self, queries: Sequence[Query]) -> list[dict[str, Any]]:
         obs = {name: np.concatenate([query.obs[name] for query in queries]) for name in queries[0].obs}
         prompts = tuple(prompt for query in queries for prompt in query.prompts)
-        counts = [len(next(iter(query.obs.values()))) for query in queries]
+        counts = [query.rows for query in queries]
         samples, noise, seed = queries[0].samples, None, queries[0].seed
         if self.policy.noise is not None:
             noise = np.concatenate([self._drawn(query, n) for query, n in zip(queries, counts, strict=True)])

@@ -139,7 +139,7 @@ def read_run(path: Path) -> RunData:
         states_sha256=str(summary.get("states_sha256", "")),
         base=found.get("base"),
         tuned=found.get("tuned"),
-        disturbed=_disturbed(path, found, str(summary.get("states_sha256", ""))),
+        disturbed=_disturbed(path, found, summary),
         videos={name: (videos / f"{name}.mp4").read_bytes() for name in names},
         sheets={name: (videos / f"{name}.png").read_bytes() for name in names},
         video_episode=shown,
@@ -229,8 +229,11 @@ def _policy(
     return policy
 
 
-def _disturbed(path: Path, policies: Mapping[str, Policy], states_sha256: str) -> tuple[Disturbed, ...]:
-    """Results in the disturbed task; those of other policies or states are of an earlier evaluation."""
+def _disturbed(path: Path, policies: Mapping[str, Policy], plain: Mapping[str, Any]) -> tuple[Disturbed, ...]:
+    """Results in the disturbed task; those of other policies, states or seeds are of an earlier evaluation.
+
+    `plain` is the summary of the undisturbed task.
+    """
     results = []
     for file in sorted((path / "eval" / UNDER).glob("*/summary.json")):
         summary = _json(file, "robot-rl eval", ("disturbance", "episodes", "policies", "states_sha256"))
@@ -247,6 +250,7 @@ def _disturbed(path: Path, policies: Mapping[str, Policy], states_sha256: str) -
             ) from None
         same = fingerprints == {name: policy.fingerprint for name, policy in policies.items()}
         counts = {policy.episodes for policy in policies.values()}
-        if same and summary["states_sha256"] == states_sha256 and counts == {summary["episodes"]}:
+        same &= all(summary.get(name) == plain.get(name) for name in ("states_sha256", "seed"))
+        if same and counts == {summary["episodes"]}:
             results.append(Disturbed(file.parent.name, str(summary["disturbance"]), success))
     return tuple(results)

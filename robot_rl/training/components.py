@@ -4,6 +4,7 @@ task → environments → base → agent → replay and sampler → learner; `co
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -100,12 +101,14 @@ def build_offline(method: OfflineMethod, inputs: RunInputs) -> OfflineComponents
     """Build an offline run. Raises ValueError if dataset, task and method do not fit together."""
     if inputs.data is None:
         raise ValueError(
-            f"method={method.name} needs demonstrations: add data=…  (`robot-rl collect` makes them)"
+            f"method={method.config.name} needs demonstrations: add data=…  (`robot-rl collect` makes them)"
         )
     base = inputs.base
     if isinstance(base, RemoteConfig) or (isinstance(base, RunBase) and not method.continues):
         what = "an earlier run" if isinstance(base, RunBase) else "a server"
-        raise ValueError(f"method={method.name} trains a base policy: choose base=diffusion, not {what}")
+        raise ValueError(
+            f"method={method.config.name} trains a base policy: choose base=diffusion, not {what}"
+        )
     dataset = Dataset(Path(inputs.data))
     environment = dataset.environment
     if method.acts:
@@ -139,6 +142,7 @@ def build_on_policy(method: OnPolicyMethod, inputs: RunInputs, resources: ExitSt
     """
     envs, context = build_context(method, inputs, resources)
     assert isinstance(envs, TaskVectorEnv)
+    _note_unread_data(inputs, method.config.name)
     agent = _build_agent(method, context, inputs.execution)
     normalize_states(agent.networks.encoder, context.base)
     learner = method.build_learner(agent, context)
@@ -166,6 +170,8 @@ def build_off_policy(
     told = envs.task.instructions
     if max(config.demo_ratios) > 0:
         dataset = _open_demonstrations(inputs, config.name, envs, context.base, fields)
+    else:
+        _note_unread_data(inputs, config.name)
     _check_memory(rows, demonstration_rows(dataset, told) if dataset else 0, fields, inputs.device)
     if dataset:
         samples, device = method.replay_content.base_samples, inputs.device
@@ -188,6 +194,13 @@ def build_off_policy(
     return OffPolicyComponents(envs, agent, replay, sampler, learner, imagined, seen)
 
 
+def _note_unread_data(inputs: RunInputs, method: str) -> None:
+    if inputs.data and inputs.robot is None:
+        print(
+            f"data={inputs.data} is not read: method={method} takes no demonstrations here", file=sys.stderr
+        )
+
+
 def _close_model(imagination: Imagination) -> None:
     # The one at the end of the run: a model whose predictions are not finite is replaced.
     if isinstance(imagination.model, RemoteModel):
@@ -197,8 +210,8 @@ def _close_model(imagination: Imagination) -> None:
 def normalize_states(encoder: ObservationEncoder, base: BasePolicy, demos: Replay | None = None) -> None:
     """Fit the standardisation of states to the demonstrations or, without any, to the base's training data.
 
-    `base=uniform` has no training data: without demonstrations states are not scaled. Without them the base's
-    features, of which it keeps no ranges, are not scaled either.
+    Without demonstrations states are not scaled around a base that says nothing of its data (`base=uniform`,
+    and a server other than that of a base of this program), and the base's features never are.
     """
     if demos:
         encoder.norm.fit(demos.held("state"))

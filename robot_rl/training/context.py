@@ -16,7 +16,7 @@ from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.factory import make_task_env, make_vector_env
 from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE
-from robot_rl.learning.processes import Processes
+from robot_rl.learning.distributed import Processes
 from robot_rl.methods.method import AgentContext, AgentMethod
 from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions, check_asynchronous
 from robot_rl.policies.bases.base_policy import BasePolicy

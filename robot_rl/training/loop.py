@@ -13,7 +13,7 @@ from robot_rl.cli.progress import ProgressReporter
 from robot_rl.errors import ServerLost, mistakes
 from robot_rl.files.durable import restore_replaced
 from robot_rl.runs import list_checkpoints
-from robot_rl.training.checkpoint import load_checkpoint
+from robot_rl.training.checkpoint import load_checkpoint, save_checkpoint
 from robot_rl.training.logger import RunLogger
 
 
@@ -82,6 +82,16 @@ class Run:
                 action(step)
         self.measured = step
 
+    def save(self, step: int, tree: Mapping[str, Any], *, replace: bool = False) -> None:
+        """Write a checkpoint of a loop's `tree` and of what `restore_run` restores.
+
+        `replace` one of the same step.
+        """
+        own = {"measured": self.measured, "logged": self.logged, "logger": self.logger.state_dict()}
+        save_checkpoint(
+            self.checkpoints, step, {"step": step, **tree, **own}, self.save_policy, replace=replace
+        )
+
 
 class NotFinite(RuntimeError):
     """A loss, value, gradient or reward became NaN or infinite; the last checkpoint is intact."""
@@ -105,9 +115,7 @@ def restore_run(run: Run, base: str = "") -> dict[str, Any] | None:
             state = load_checkpoint(found[-1])
             _check_base(state, base)
             run.logger.load_state_dict(state["logger"])
-            # Checkpoints of earlier versions do not say it.
-            run.measured = state.get("measured", state["step"])
-            run.logged = state.get("logged", state["step"])
+            run.measured, run.logged = state["measured"], state["logged"]
         if run.begin and run.is_main:
             run.begin()
     return state
@@ -115,7 +123,7 @@ def restore_run(run: Run, base: str = "") -> dict[str, Any] | None:
 
 def _check_base(state: Mapping[str, Any], base: str) -> None:
     """Raises ValueError if a checkpoint is of another base than that with this fingerprint."""
-    # Checkpoints of earlier versions do not say it.
+    # Offline methods have no frozen base.
     if (began := state.get("base", base)) != base:
         raise ValueError(
             f"the run began with another base policy ({began}, now {base}): it was trained further, or "

@@ -3,7 +3,6 @@
 from torch import Tensor
 
 from robot_rl.learning.learner import OfflineLearner
-from robot_rl.training.checkpoint import save_checkpoint
 from robot_rl.training.loop import Intervals, Run, finite_metrics, restore_run
 
 
@@ -24,12 +23,12 @@ def train_offline(learner: OfflineLearner, intervals: Intervals, run: Run) -> bo
     def save() -> None:
         finite_metrics(metrics, step)
         # Of a policy that is sharded, every process gives its part.
-        tree = {"step": step, "learner": learner.state_dict(), "logger": run.logger.state_dict()}
+        tree = {"learner": learner.state_dict()}
         if run.is_main:
             # First, so that a run which is killed here saves it again.
             if run.keep and due(intervals.save_every):
                 run.keep(step)
-            save_checkpoint(run.checkpoints, step, tree, run.save_policy)
+            run.save(step, tree)
 
     while step < intervals.total and not run.stop():
         metrics = learner.update()

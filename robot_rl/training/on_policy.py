@@ -4,7 +4,6 @@ from torch import Tensor
 
 from robot_rl.errors import ServerLost
 from robot_rl.policies.store import fingerprint
-from robot_rl.training.checkpoint import save_checkpoint
 from robot_rl.training.components import OnPolicyComponents
 from robot_rl.training.loop import (
     Intervals,
@@ -39,18 +38,14 @@ class _Updater:
     def save(self, step: int, *, replace: bool = False) -> None:
         """Write a checkpoint, in place of one of the same step or not."""
         tree = {
-            "step": step,
             "action": self.rollout.action,
             "metrics": self.metrics,
-            "measured": self._run.measured,
-            "logged": self._run.logged,
             "base": self._base,
             "episodes": self.rollout.state_dict(),
             "rollout": self.buffer.state_dict(),
             "learner": self.learner.state_dict(),
-            "logger": self._run.logger.state_dict(),
         }
-        save_checkpoint(self._run.checkpoints, step, tree, self._run.save_policy, replace=replace)
+        self._run.save(step, tree, replace=replace)
 
     def begin_or_resume(self) -> int:
         """Continue from the newest checkpoint, or begin the first episodes; returns the environment step."""

@@ -12,7 +12,7 @@ from robot_rl.envs.action import repeated_in_hold
 from robot_rl.envs.task import TaskConfig
 from robot_rl.evaluation.evaluate import Summary, evaluate
 from robot_rl.evaluation.initial_states import load_states
-from robot_rl.evaluation.saved_policies import Saved, write_record
+from robot_rl.evaluation.policy_snapshots import Saved, write_record
 from robot_rl.factory import make_vector_env
 from robot_rl.policies.async_runner import execute_asynchronously
 from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions

@@ -13,7 +13,7 @@ from typing import Any
 
 import robot_rl
 from robot_rl.errors import UserError
-from robot_rl.evaluation import saved_policies
+from robot_rl.evaluation import policy_snapshots
 from robot_rl.runs import list_checkpoints
 
 # What a result can depend on: not documentation, tests and results.
@@ -127,6 +127,6 @@ def _run_of(policy: Path) -> Path | None:
     inside = [
         folder.parent.parent
         for folder in (place, *place.parents)
-        if folder.parent.name in (saved_policies.FOLDER, "checkpoints")
+        if folder.parent.name in (policy_snapshots.FOLDER, "checkpoints")
     ]
     return next((folder for folder in (place, *inside) if (folder / "config.yaml").is_file()), None)

@@ -201,9 +201,8 @@ class TrainingRollout(Rollout[NDArray[Any]]):
         self._envs.reset(seed=self._seeds)
         self._envs.set_states(state["envs"])
         self._policy.load_state_dict(state["policy"])
-        # Checkpoints of earlier versions have neither.
-        self._steps = state.get("steps", 0)
-        if unfinished := state.get("unfinished"):
+        self._steps = state["steps"]
+        if unfinished := state["unfinished"]:
             self._unfinished = VectorTransition(**unfinished)
         self._draw_next()
 

@@ -19,7 +19,6 @@ from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.sampling import MixedSampler
 from robot_rl.model_server.client import RemoteModel
 from robot_rl.policies.store import fingerprint
-from robot_rl.training.checkpoint import save_checkpoint
 from robot_rl.training.components import OffPolicyComponents
 from robot_rl.training.loop import Intervals, NotFinite, Run, finite_metrics, saved_up_to_here
 from robot_rl.training.rollout import StoredStep
@@ -169,11 +168,8 @@ class Updater:
         """
         finite_metrics(self.metrics, step)
         tree = {
-            "step": step,
             **more,
             "owed": self.pending,
-            "measured": self._run.measured,
-            "logged": self._run.logged,
             "base": self.base,
             "metrics": self.metrics,
             "queries": (self._made, self._queries),
@@ -181,15 +177,13 @@ class Updater:
             "replay": self.replay.state_dict(),
             "batches": self.sampler.state_dict(),
             "imagination": self.imagination and self.imagination.state_dict(),
-            "logger": self._run.logger.state_dict(),
         }
-        save_checkpoint(self._run.checkpoints, step, tree, self._run.save_policy, replace=replace)
+        self._run.save(step, tree, replace=replace)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint that `save` wrote."""
         self.pending, self.metrics = state["owed"], state["metrics"]
-        # Checkpoints of earlier versions do not have them.
-        self._made, self._queries = state.get("queries", (0, 0))
+        self._made, self._queries = state["queries"]
         self.learner.load_state_dict(state["learner"])
         with mistakes():
             self.replay.load_state_dict(state["replay"])

@@ -42,7 +42,6 @@ def check_workers_config(config: WorkersConfig, method: Any, base: Any) -> None:
     """Raises ValueError if workers cannot act for this method, or with this base."""
     # Imported here: it imports torch, which takes seconds, and collecting from experts needs none.
     from robot_rl.learning.config import OffPolicyConfig
-    from robot_rl.methods.residual import ResidualConfig
 
     if config.lockstep:
         return
@@ -57,8 +56,7 @@ def check_workers_config(config: WorkersConfig, method: Any, base: Any) -> None:
         )
     if isinstance(base, RemoteConfig):
         raise ValueError("base=remote is asked by the learner's process alone: add workers.lockstep=true")
-    if isinstance(method, ResidualConfig) and method.progressive_steps:
+    if counts := method.one_actor_only:
         raise ValueError(
-            f"method.progressive_steps={method.progressive_steps} counts the steps of one acting policy: "
-            "leave it out, or add workers.lockstep=true"
+            f"{counts} counts the steps of one acting policy: leave it out, or add workers.lockstep=true"
         )

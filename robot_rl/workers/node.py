@@ -1,4 +1,4 @@
-"""What a worker does on its machine before it simulates."""
+"""Checks of a worker's machine before it simulates: installed software, plugins, OpenGL."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -78,7 +78,8 @@ class WorkerTraining:
         self._base = {name: value.clone() for name, value in self._networks.base.state_dict().items()}
         total = components.replay.streams
         shares = [share.tolist() for share in np.array_split(np.arange(total), min(config.count, total))]
-        self._pool = CollectorPool(ray, _job(method, components, inputs), shares)
+        # With the networks as they are before a checkpoint is loaded.
+        job = _job(method, components, inputs)
         self._step = self._updates = self._begun = self._dropped = 0
         self._outcomes: list[float] = []
         self._ages: list[int] = []
@@ -92,6 +93,7 @@ class WorkerTraining:
             self._outcomes, self._dropped = state["outcomes"], state["dropped"]
             # Its workers, and where they were in their episodes, are gone.
             self._cut(range(total))
+        self._pool = CollectorPool(ray, job, shares)
 
     def train(self) -> bool:
         """Train until all steps are done (True) or the run is stopped (False)."""

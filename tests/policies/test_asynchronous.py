@@ -526,11 +526,11 @@ def test_what_cannot_be_executed_is_refused(mode: str, delay: int, horizon: int,
         asynchronous(mode, delay, horizon, execute=4)
 
 
-def test_a_policy_that_runs_the_base_to_choose_is_refused() -> None:
+def test_a_policy_that_chooses_the_noise_of_the_base_is_refused() -> None:
     class Steering(ActingPolicy):
-        selects_with_base = True
+        steers_base = True
 
-    with pytest.raises(ValueError, match="runs the base where it chooses"):
+    with pytest.raises(ValueError, match="chooses the base's noise"):
         asynchronous("naive", 0, 8, 4, Steering(Counting(8, 4), 1))
 
 

@@ -11,7 +11,7 @@ from robot_rl.policies.classifier_correction import ClassifierCorrection
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policies.store import load_policy_files
 
-SIZE = 8
+SIZE = 16
 
 
 def frames(center: float, count: int, seed: int) -> Tensor:

@@ -187,6 +187,15 @@ def test_damaged_weights_are_refused(saved: Path, damage: Callable[[Path], None]
         load_policy_files(saved)
 
 
+@pytest.mark.parametrize(("part", "name", "value"), [("config", "width", 10**12), ("spec", "state_size", -3)])
+def test_sizes_that_cannot_be_are_refused_in_one_line(saved: Path, part: str, name: str, value: int) -> None:
+    record = json.loads((saved / "policy.json").read_text())
+    record[part][name] = value
+    (saved / "policy.json").write_text(json.dumps(record))
+    with pytest.raises(ValueError, match=r"policy\.json is damaged"):
+        load_policy_files(saved)
+
+
 def test_mismatched_weights_are_named(saved: Path) -> None:
     weights = load_file(saved / "weights.safetensors")
     weights["denoiser.from_x.weight"] = torch.zeros(1, 1)

@@ -8,7 +8,6 @@ import torch
 
 from robot_rl.policies.bases.base_policy import random_observations
 from robot_rl.policies.bases.flow import FlowPolicy, guidance_gain, guidance_weights
-from robot_rl.policies.finetuned.expo import SeedRankingBase
 from tests.policies.bases.test_prefix import ACTION, STATE, H, make, observations, small_vla, train
 
 
@@ -94,13 +93,3 @@ def test_flows_alone_take_guidance() -> None:
     obs = random_observations(vla, 2)
     left = torch.zeros(2, vla.spec.horizon - 1, vla.spec.action_size)
     assert torch.isfinite(vla.sample_guided(obs, left, 1, num_samples=2).actions).all()
-
-
-def test_the_seed_that_faster_chooses_is_guided() -> None:
-    flow = make("flow")
-    ranked = SeedRankingBase(flow, lambda obs, noise: torch.ones(len(noise), dtype=torch.int64))
-    assert ranked.takes_guidance
-    previous, noise = torch.zeros(1, 3, ACTION), torch.randn(1, 2, *flow.spec.noise_shape)
-    chunk = ranked.sample_guided(observations(1), previous, 2, noise=noise)
-    expected = flow.sample_guided(observations(1), previous, 2, noise=noise[:, 1:])
-    torch.testing.assert_close(chunk.actions, expected.actions)

@@ -12,6 +12,8 @@ import torch
 
 import robot_rl.policies.finetuned  # noqa: F401
 from robot_rl.policies.acting import ActingPolicy
+from robot_rl.policies.async_runner import execute_asynchronously
+from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.act import ACTConfig, ACTPolicy
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.chunk_runner import PolicyOutput
@@ -122,6 +124,12 @@ def test_only_the_best_ranked_seed_is_denoised(
     assert output.base_samples is not None
     np.testing.assert_array_equal(output.base_samples.noise[0, 0], seeds[0, best].numpy())
     np.testing.assert_array_equal(output.noise[0], seeds[0, best].numpy())
+
+
+def test_seeds_ranked_by_the_newest_observation_are_refused_for_delayed_chunks(base: DiffusionPolicy) -> None:
+    policy = trained(base, faster=True).policy(1)
+    with pytest.raises(ValueError, match="chooses the base's noise by the newest observation"):
+        execute_asynchronously(policy, AsyncOptions("naive", 1), (False,) * ACTION)
 
 
 def test_a_base_that_ranks_seeds_checks_instructions_as_its_base_does() -> None:

@@ -22,15 +22,17 @@ def step(module: Toy, seed: int) -> None:
 
 def test_average_equals_the_formula() -> None:
     module = Toy()
-    ema = EMA(module, power=0.75, max_decay=0.6)
+    ema = EMA(module)
     expected = module.layer.weight.detach().clone()
     for n in range(6):
         step(module, n)
-        decay = min(0.6, 1 - (1 + n) ** -0.75)
+        decay = 1 - (1 + n) ** -0.75
         expected = decay * expected + (1 - decay) * module.layer.weight.detach()
         assert ema.decay == decay
         ema.update(module)
         torch.testing.assert_close(ema.average.layer.weight, expected)
+    ema.updates = 10**6
+    assert ema.decay == 0.9999
 
 
 def test_first_update_replaces_the_random_initialisation() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from robot_rl.data.dataset import Dataset
 from robot_rl.policies.bases.imitation import ImitationPolicy
-from robot_rl.policies.nets.vision import ConvEncoder, SpatialSoftmaxEncoder, ViTEncoder
+from robot_rl.policies.nets.vision import FEATURE_SIZE, ConvEncoder, SpatialSoftmaxEncoder, ViTEncoder
 from robot_rl.policies.registry import BASES
 from robot_rl.policies.store import fingerprint, load_base, save_policy
 from robot_rl.saved_policies.loading import policy_directory
@@ -55,12 +55,11 @@ def test_features_of_an_image_do_not_depend_on_the_others(
     make_encoder: MakeEncoder, size: tuple[int, int]
 ) -> None:
     torch.manual_seed(0)
-    encoder = make_encoder(size, 24)
+    encoder = make_encoder(size)
     images = pictures(5, *size)
     for mode in (True, False):
         features = encoder.train(mode)(images)
-        assert features.shape == (5, 24)
-        assert encoder.feature_size == 24
+        assert features.shape == (5, FEATURE_SIZE)
         torch.testing.assert_close(encoder(images[2:3]), features[2:3], rtol=0, atol=1e-5)
 
 
@@ -183,10 +182,12 @@ def test_images_of_another_shape_are_refused(images: Tensor | None, says: str) -
         make("flow").sample(obs)
 
 
-def test_cameras_without_a_size_are_refused() -> None:
+def test_images_without_a_size_or_too_small_are_refused() -> None:
     config = BASES["flow"].config()
     with pytest.raises(ValueError, match="image_size is None"):
         BASES["flow"].policy(config, 3, 2, CAMERAS)
+    with pytest.raises(ValueError, match="images of 12x84 pixels are too small: 16x16 is the least"):
+        BASES["flow"].policy(config, 3, 2, CAMERAS, (12, 84))
     assert BASES["flow"].policy(config, 3, 2, (), SIZE).spec.image_size is None
 
 

@@ -145,9 +145,16 @@ def test_a_list_may_be_written_without_its_brackets(command: Command, text: str)
     assert compose(command, [*NEEDED, f"task.cameras={text}"]).task.cameras == ["a", "b"]
 
 
+def test_the_name_of_a_choice_is_no_option(command: Command) -> None:
+    with pytest.raises(UserError, match=r"base\.name is the choice itself: write base=flow"):
+        compose(command, [*NEEDED, "base.name=flow"])
+
+
 def test_a_list_of_one_or_none(command: Command) -> None:
-    assert compose(command, [*NEEDED, "task.image_size=84"]).task.image_size == [84]
-    assert compose(command, [*NEEDED, "task.image_size="]).task.image_size == []
+    assert compose(command, [*NEEDED, "task.cameras=a"]).task.cameras == ["a"]
+    assert compose(command, [*NEEDED, "task.cameras="]).task.cameras == []
+    with pytest.raises(UserError, match=r"task\.image_size=\[84\]: give height and width"):
+        compose(command, [*NEEDED, "task.image_size=84"])
 
 
 def test_mandatory_values(command: Command) -> None:

@@ -16,7 +16,7 @@ from robot_rl.data.replay import Replay
 from robot_rl.hardware.protocol.large_messages import pack
 from robot_rl.hil.learner import HilTraining
 from robot_rl.hil.link.messages import PROTOCOL, End, Hello, Step
-from robot_rl.learning.processes import Processes
+from robot_rl.learning.distributed import Processes
 from robot_rl.methods.registry import build_method
 from robot_rl.runs import list_checkpoints
 from robot_rl.training.checkpoint import load_checkpoint, save_checkpoint

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from robot_rl.learning.critics import Critics
 from robot_rl.learning.soft_actor import SACConfig, SACLearner
 from robot_rl.policies.nets.actors import GaussianActor
 from robot_rl.policies.nets.encoder import EncoderSpec, ObservationEncoder
@@ -20,7 +21,8 @@ def make(device: str = "cpu", **options: Any) -> SACLearner:
     config = SACConfig(name="sac", **defaults | options)
     actor = GaussianActor(STATE, ACTION, config.hidden, layer_norm=config.layer_norm)
     encoder = ObservationEncoder(EncoderSpec(STATE))
-    return SACLearner(config, encoder, actor, ACTION, torch.device(device), seed=0)
+    critics = Critics(config, encoder, ACTION)
+    return SACLearner(config, critics, actor, ACTION, torch.device(device), seed=0)
 
 
 def batch(seed: int, size: int = 32) -> dict[str, Tensor]:

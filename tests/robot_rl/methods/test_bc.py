@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from robot_rl.learning.processes import Processes
+from robot_rl.learning.distributed import Processes
 from robot_rl.methods import bc
 from robot_rl.methods.bc import BCConfig, BCMethod
 from robot_rl.methods.method import DatasetContext

@@ -144,7 +144,7 @@ def test_classifier_detects_success_in_held_out_episodes(
         image = np.full((1, SIZE, SIZE, 3), 30, np.uint8)
         image[0, 54:70, 30:46] = color
         obs = {"state": torch.zeros(1, 1), "images.front": torch.from_numpy(image)}
-        assert bool(classifier.judge(obs)) is shows
+        assert bool(classifier(obs) > classifier.threshold) is shows
 
 
 def test_resumed_training_ends_in_the_same_weights(
@@ -184,6 +184,12 @@ def test_datasets_without_images_or_episodes_are_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_base_is_refused_since_no_policy_is_trained(robot_rl: RunCommand, tmp_path: Path) -> None:
+    for base in ("base=flow", "base.width=99", f"base={tmp_path}"):
+        with pytest.raises(UserError, match="method=classifier trains no policy, and needs no base"):
+            robot_rl("train", "method=classifier", f"data={tmp_path / 'none'}", base)
+
+
 def test_a_detection_before_the_success_is_early() -> None:
     episodes = [slice(0, 6), slice(6, 12)]
     config = ClassifierConfig(success_steps=1, unclear_steps=3)
@@ -216,4 +222,4 @@ def test_success_is_a_logit_above_the_threshold() -> None:
     with torch.no_grad():
         logits = classifier(obs)
         classifier.threshold.fill_(float(logits.median()))
-        assert classifier.judge(obs).sum() == 4
+        assert (classifier(obs) > classifier.threshold).sum() == 4

@@ -17,7 +17,7 @@ from robot_rl.data.policy_episodes import ACTORS
 from robot_rl.data.window_batches import WindowBatches
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.task import TaskConfig
-from robot_rl.learning.processes import Processes
+from robot_rl.learning.distributed import Processes
 from robot_rl.methods.bc import BCConfig, BCLearner, BCMethod
 from robot_rl.methods.method import DatasetContext
 from robot_rl.policies.bases.flow import FlowConfig
@@ -158,7 +158,7 @@ def test_replay_options_that_do_not_fit_are_refused(
 ) -> None:
     train = ["train", "method=bc", f"data={demonstrations}", f"runs_dir={tmp_path}", "name=x"]
     for arguments, words in (
-        (["method.replay_ratio=0.2"], "is for replay=…"),
+        (["method.replay_ratio=0.2"], "is for method.replay=…"),
         ([f"method.replay={demonstrations}", "method.replay_ratio=1"], "choose 1 to 255"),
         ([f"method.replay={demonstrations}", "method.replay_ratio=0.001"], "is 0 windows"),
         ([f"method.replay={tmp_path / 'none'}"], "does not exist"),

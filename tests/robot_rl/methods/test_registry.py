@@ -66,6 +66,26 @@ def test_every_method_is_built_from_its_configuration(monkeypatch: pytest.Monkey
         assert kind.config_type().name == name
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "value", "least"),
+    [
+        ("expo", "bc_weight", -5.0, 0),
+        ("dsrl_na", "bc_weight", -5.0, 0),
+        ("residual_chunk", "beta", -1.0, 0),
+        ("ibrl", "target_noise", -1.0, 0),
+        ("residual", "penalty", -0.1, 0),
+        ("classifier", "unclear_steps", -1, 0),
+        ("classifier", "steps", 0, 1),
+        ("classifier", "hidden", 0, 1),
+    ],
+)
+def test_options_below_the_least_that_means_something_are_refused(
+    name: str, option: str, value: float, least: int
+) -> None:
+    with pytest.raises(ValueError, match=f"method.{option}={value}: choose {least} or more"):
+        METHODS[name].config_type(**{option: value})
+
+
 @pytest.mark.parametrize("name", ["expo", "unknown"])
 def test_a_configuration_with_another_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"method.name={name}: leave it out"):

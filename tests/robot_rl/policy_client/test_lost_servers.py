@@ -13,11 +13,11 @@ from robot_rl.policies.bases.base_policy import random_observations
 from robot_rl.policy_client import codec, connection
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.connection import PolicyLost
-from robot_rl.policy_client.openpi_server import OpenpiServer
-from robot_rl.policy_client.own_server import OwnServer
+from robot_rl.policy_client.openpi_client import OpenpiClient
+from robot_rl.policy_client.own_client import OwnClient
 from robot_rl.policy_client.remote_base import RemoteBase, connect_base
 from tests.robot_rl.policy_client.policy_servers import pack, served, stock
-from tests.robot_rl.policy_client.test_openpi_server import ENVIRONMENT, MAPPING, Policy, observations
+from tests.robot_rl.policy_client.test_openpi_client import ENVIRONMENT, MAPPING, Policy, observations
 from tests.robot_rl.policy_server.small_policies import ACTION, HORIZON, STATE, environment, flow
 
 PATIENCE = 60.0
@@ -29,7 +29,7 @@ def sample(base: RemoteBase) -> torch.Tensor:
 
 def set_timeout(base: RemoteBase, seconds: float) -> None:
     server = base._server
-    assert isinstance(server, OwnServer | OpenpiServer)
+    assert isinstance(server, OwnClient | OpenpiClient)
     server._connection._timeout = seconds
 
 

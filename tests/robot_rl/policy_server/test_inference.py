@@ -112,6 +112,12 @@ def test_features_stand_for_the_observation_that_they_are_of(base: PolicyInferen
         PolicyInference(tuned(), environment(), 0).check({**observation(), **seen})
 
 
+def test_actions_that_are_not_finite_are_an_error(base: PolicyInference) -> None:
+    (seen,) = infer(base, {**observation(), "__features__": True, "__num_samples__": 0})
+    with pytest.raises(RuntimeError, match="actions are not finite"):
+        infer(base, {"features": np.full_like(seen["features"], 3e38)})
+
+
 def test_one_request_asks_for_a_bounded_number_of_chunks(base: PolicyInference) -> None:
     states = np.zeros((256, 1, STATE), np.float32)
     base.check({"state": states, "__batch__": 256, "__num_samples__": 16})

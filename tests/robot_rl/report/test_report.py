@@ -136,7 +136,7 @@ def test_same_run_gives_the_same_bytes(run: Path) -> None:
 def test_success_in_the_disturbed_task_is_a_table(run: Path) -> None:
     summary = json.loads((run / "eval" / "summary.json").read_text())
     assert "disturbed" not in Page(write_report(run)).text
-    for name, change in (("push", {}), ("mass", {"states_sha256": "1" * 64})):
+    for name, change in (("push", {}), ("mass", {"states_sha256": "1" * 64}), ("size", {"seed": 1})):
         folder = run / "eval" / "under" / name
         folder.mkdir(parents=True)
         policies = {
@@ -152,6 +152,7 @@ def test_success_in_the_disturbed_task_is_a_table(run: Path) -> None:
     assert page.text.count("12.5 – 37.5 %") == 2
     assert "what push does" in page.text
     assert "what mass does" not in page.text  # of other initial states
+    assert "what size does" not in page.text  # of another seed
 
 
 def test_run_with_only_a_base(tmp_path: Path) -> None:

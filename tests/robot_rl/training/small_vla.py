@@ -19,7 +19,7 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.data.frames import ArrayFrames
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
-from robot_rl.learning.processes import AccelerateConfig, Accelerated, Processes
+from robot_rl.learning.distributed import AccelerateConfig, Accelerated, Processes
 from robot_rl.methods.bc import BCConfig, BCLearner, BCMethod
 from robot_rl.methods.method import DatasetContext
 from robot_rl.policies.bases.vla import VLAConfig

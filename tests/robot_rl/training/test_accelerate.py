@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.cli.main import main
-from robot_rl.learning.processes import AccelerateConfig, Accelerated, Processes
+from robot_rl.learning.distributed import AccelerateConfig, Accelerated, Processes
 from robot_rl.policies.bases.base_policy import random_observations
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.registry import BASES

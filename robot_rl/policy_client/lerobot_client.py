@@ -15,7 +15,7 @@ from robot_rl.envs.instruction import decode_instruction
 from robot_rl.policy_client.codec import BATCH, BULK, MAX_CHUNKS, MAX_MESSAGE, NOISE
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.connection import Ask, PolicyConnection, reply_fingerprint
-from robot_rl.policy_client.openpi_server import OpenpiServer
+from robot_rl.policy_client.openpi_client import OpenpiClient
 
 LEROBOT: Final = "robot-rl/lerobot"
 """What the metadata of such a server calls it."""
@@ -34,13 +34,13 @@ class _Metadata(msgspec.Struct):
     max_batch: _Size
 
 
-class LeRobotServer(OpenpiServer):
+class LeRobotClient(OpenpiClient):
     """Asks a server of a LeRobot policy, a whole batch at once."""
 
     def __init__(
         self, connection: PolicyConnection, config: RemoteConfig, environment: Mapping[str, Any]
     ) -> None:
-        """See `OpenpiServer`.
+        """See `OpenpiClient`.
 
         Raises:
             ValueError: also if the server describes itself in another way.

@@ -15,7 +15,7 @@ from robot_rl.envs.observation import IMAGE_PREFIX, ObservationSpec
 from robot_rl.policies.bases.base_policy import BaseSpec
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.connection import Ask, PolicyConnection, reply_fingerprint
-from robot_rl.policy_client.own_server import StateRange
+from robot_rl.policy_client.own_client import StateRange
 
 _NEEDED: Final = ("state", "action_units", "action_mode", "action_frame", "gripper")
 _MAX_HORIZON: Final = 4096
@@ -23,7 +23,7 @@ _ROUNDING: Final = 1.05
 """Size of normalised actions above which clipping is no matter of rounding."""
 
 
-class OpenpiServer:
+class OpenpiClient:
     """Asks a stock openpi server: one request for each observation and sample, without noise."""
 
     obs_steps = 1

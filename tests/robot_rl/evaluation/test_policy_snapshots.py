@@ -13,7 +13,7 @@ from robot_rl.commands import eval as eval_command
 from robot_rl.commands import train as train_command
 from robot_rl.envs.disturbances import DISTURBANCES
 from robot_rl.errors import UserError
-from robot_rl.evaluation.saved_policies import Saved, keep_policy, saved_policies
+from robot_rl.evaluation.policy_snapshots import Saved, keep_policy, saved_policies
 from robot_rl.policies.store import read_record
 from robot_rl.saved_policies.loading import policy_directory
 from robot_rl.training.provenance import Code
@@ -213,6 +213,7 @@ def test_test_states_need_committed_code(
         (("split=test", "states=mine"), "leave out states"),
         (("curve_episodes=3",), "is for saved=true"),
         (("saved=true", "curve_episodes=0"), "curve_episodes=0: ask for at least 1"),
+        (("num_envs=0",), "num_envs=0: ask for at least 1"),
         (("episodes=101",), r"episodes=101: lift\.safetensors has 100 states"),
     ],
 )
@@ -220,4 +221,4 @@ def test_invalid_evaluation_options_are_refused(
     run: Path, robot_rl: RunCommand, options: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        robot_rl("eval", f"policy={run}", "num_envs=1", *options)
+        robot_rl("eval", f"policy={run}", *options)

@@ -15,7 +15,7 @@ from robot_rl.policy_client.remote_base import RemoteBase, connect_base
 from robot_rl.policy_server.lerobot_inference import LeRobotInference
 from robot_rl.policy_server.server import Listen, PolicyServer
 from tests.robot_rl.policy_client.policy_servers import stock
-from tests.robot_rl.policy_client.test_openpi_server import ENVIRONMENT, MAPPING, observations
+from tests.robot_rl.policy_client.test_openpi_client import ENVIRONMENT, MAPPING, observations
 from tests.robot_rl.policy_server.small_policies import CAMERA
 from tests.robot_rl.policy_server.stand_in import CAMERA as THEIRS
 from tests.robot_rl.policy_server.stand_in import STEPS

@@ -48,7 +48,7 @@ class _Metadata(msgspec.Struct):
     example_instruction: str | None = None
 
 
-class OwnServer:
+class OwnClient:
     """Asks a server of `robot-rl serve`, a whole batch at once."""
 
     def __init__(self, connection: PolicyConnection, config: RemoteConfig) -> None:
