@@ -181,7 +181,8 @@ def _option_of(draft: Draft, key: str, text: str) -> Option:
         raise UserError(f"{key} is now {now}: write {now}={text}")
     command, group = draft.command, key.partition(".")[0]
     choices = command.choices(group) if group in command.groups else []
-    if key == f"{group}.name" and draft.chosen.get(group) in command.groups.get(group, ()):
+    named = (None, "???", *command.groups.get(group, ()))
+    if key == f"{group}.name" and group in draft.chosen and draft.chosen[group] in named:
         raise UserError(f"{key} is the choice itself: write {group}={text}")
     owners = [c for c in choices if any(key == option.key for option in _options_of(command, group, c))]
     if owners:
