@@ -238,4 +238,6 @@ def _all_options(command: Command) -> Iterator[Option]:
 def _options_of(command: Command, group: str, choice: str) -> Iterator[Option]:
     schema = command.schema(group, choice)
     assert schema is not None
-    return options(OmegaConf.structured(schema), f"{group}.")
+    found = options(OmegaConf.structured(schema), f"{group}.")
+    # Of the program's own choices the name is no option; see `Draft.options`.
+    return (one for one in found if one.key != f"{group}.name" or choice not in command.groups[group])

@@ -115,7 +115,9 @@ def restore_run(run: Run, base: str = "") -> dict[str, Any] | None:
             state = load_checkpoint(found[-1])
             _check_base(state, base)
             run.logger.load_state_dict(state["logger"])
-            run.measured, run.logged = state["measured"], state["logged"]
+            # Those of offline methods did not have them before.
+            run.measured = state.get("measured", state["step"])
+            run.logged = state.get("logged", state["step"])
         if run.begin and run.is_main:
             run.begin()
     return state

@@ -1,6 +1,5 @@
 """The learner's side of training with actors, without their processes."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,8 +17,6 @@ from robot_rl.hil.learner import HilTraining
 from robot_rl.hil.link.messages import PROTOCOL, End, Hello, Step
 from robot_rl.learning.distributed import Processes
 from robot_rl.methods.registry import build_method
-from robot_rl.runs import list_checkpoints
-from robot_rl.training.checkpoint import load_checkpoint, save_checkpoint
 from robot_rl.training.components import OffPolicyComponents
 from robot_rl.training.logger import RunLogger
 from robot_rl.training.loop import Intervals, Run
@@ -157,22 +154,3 @@ def test_a_run_with_several_actors_resumes_at_the_position_of_each(make: Make, t
     assert [actor.position for actor in resumed._server.actors] == [(0, 3), (0, 5)]
     assert [stream.steps for stream in resumed._streams] == [3, 5]
     assert resumed._step == resumed._server.steps == 8
-
-
-def test_a_run_of_an_earlier_version_resumes(make: Make, tmp_path: Path) -> None:
-    """Its checkpoint has the state of the only actor beside that of the learner."""
-    training = make()
-    replay = replay_of(training)
-    training._process(0, step(replay, 0, 0))
-    training._process(0, end(replay, 0, 1))
-    training._process(0, step(replay, 1, 0))
-    training._server.actors[0].position = (1, 1)
-    training._save()
-    folder = tmp_path / "run" / "checkpoints"
-    state = load_checkpoint(list_checkpoints(folder)[-1])
-    (only,) = state.pop("actors")
-    shutil.rmtree(folder)
-    save_checkpoint(folder, state["step"], state | only)
-    resumed = make()
-    assert resumed._server.actors[0].position == (1, 1)
-    assert (resumed._streams[0].steps, resumed._streams[0].outcomes) == (2, [[1.0, 0.0]])
