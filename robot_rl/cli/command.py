@@ -123,6 +123,10 @@ class Command:
         """Whether `group=` takes the user's own files."""
         return "*" in self.groups[group]
 
+    def fixes_name(self, group: str, choice: str) -> bool:
+        """Whether the field `name` is that of the choice, one of the program's own, and so no option."""
+        return choice in self.groups[group]
+
     def schema(self, group: str, choice: str) -> type | None:
         """Dataclass of a choice, None if there is no such choice."""
         return self.groups[group].get(choice, self.groups[group].get("*"))
@@ -138,10 +142,8 @@ class Draft:
     """Choice of each group: None if there is none, "???" if the user must choose."""
 
     def options(self) -> list[Option]:
-        """Every option with its value; groups without a choice have none.
-
-        The name in a choice of the program's own is no option: `method.name` is what `method=` says.
-        """
-        groups, fixed = self.command.groups, set(self.chosen)
-        fixed |= {f"{group}.name" for group, choice in self.chosen.items() if choice in groups[group]}
+        """Every option with its value; groups without a choice have none."""
+        chosen = [(group, choice) for group, choice in self.chosen.items() if choice is not None]
+        fixed = {f"{group}.name" for group, choice in chosen if self.command.fixes_name(group, choice)}
+        fixed |= self.chosen.keys()
         return [option for option in options(self.values) if option.key not in fixed]

@@ -181,8 +181,12 @@ def _option_of(draft: Draft, key: str, text: str) -> Option:
         raise UserError(f"{key} is now {now}: write {now}={text}")
     command, group = draft.command, key.partition(".")[0]
     choices = command.choices(group) if group in command.groups else []
-    named = (None, "???", *command.groups.get(group, ()))
-    if key == f"{group}.name" and group in draft.chosen and draft.chosen[group] in named:
+    choice = draft.chosen.get(group) or "???"
+    if (
+        group in draft.chosen
+        and key == f"{group}.name"
+        and (choice == "???" or command.fixes_name(group, choice))
+    ):
         raise UserError(f"{key} is the choice itself: write {group}={text}")
     owners = [c for c in choices if any(key == option.key for option in _options_of(command, group, c))]
     if owners:
@@ -239,5 +243,4 @@ def _options_of(command: Command, group: str, choice: str) -> Iterator[Option]:
     schema = command.schema(group, choice)
     assert schema is not None
     found = options(OmegaConf.structured(schema), f"{group}.")
-    # Of the program's own choices the name is no option; see `Draft.options`.
-    return (one for one in found if one.key != f"{group}.name" or choice not in command.groups[group])
+    return (one for one in found if one.key != f"{group}.name" or not command.fixes_name(group, choice))

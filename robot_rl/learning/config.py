@@ -182,7 +182,7 @@ def check_counts(config: object, *names: str) -> None:
 
 
 def check_not_negative(config: object, *names: str) -> None:
-    """Check options that nothing is gained from, or a loss is turned round by, below 0; raises ValueError."""
+    """Check options that mean something from 0 on. Raises ValueError if one is negative, or no number."""
     for name in names:
         if not getattr(config, name) >= 0:
             raise ValueError(f"method.{name}={getattr(config, name)}: choose 0 or more")
