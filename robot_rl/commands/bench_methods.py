@@ -24,10 +24,10 @@ from robot_rl.training.provenance import check_committed, current_code
 
 @dataclass
 class Config:
-    protocol: str = "benchmarks/protocol"
+    protocol: str = "benchmarks/protocol/states"
     """Folder of protocols, one YAML file per task, or one of these files."""
-    results: str = "benchmarks/results/methods"
-    """Folder of the results; runs with a result are skipped."""
+    results: str = "benchmarks/results"
+    """Folder of the results, in a subfolder named after the protocol's; runs with a result are skipped."""
     runs_dir: str | None = None
     """Working directory: demonstrations, bases and runs; `runs/bench/<folder of the protocol>` if null."""
     tasks: list[str] = field(default_factory=list)
@@ -53,11 +53,11 @@ class Config:
 
 def run(config: Config) -> None:
     results = Path(config.results)
-    runs_dir = Path(config.runs_dir or Path("runs/bench") / _folder(Path(config.protocol)))
     with mistakes():
         choose_device(config.device)
         split = check_split(config.split)
         protocols = read_protocols(Path(config.protocol), split)
+        runs_dir = Path(config.runs_dir or Path("runs/bench") / protocols[0].group)
         planned = select_runs(run_queue(protocols), config.tasks, config.only, config.seeds)
         todo = [run for run in planned if read_result(run, results) is None]
         if todo and split == TEST:
@@ -81,9 +81,3 @@ def run(config: Config) -> None:
         print(f"{count}; the same command tries again:", file=sys.stderr)
         print("\n".join(failures), file=sys.stderr)
         raise SystemExit(1)
-
-
-def _folder(protocol: Path) -> str:
-    """Name of the folder of a protocol."""
-    place = protocol.resolve()
-    return place.parent.name if place.is_file() else place.name

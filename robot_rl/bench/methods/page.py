@@ -1,6 +1,7 @@
 """Writes the page of results: Markdown tables between two markers, from result files only."""
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from robot_rl.bench.methods.protocol import Protocol
@@ -55,24 +56,30 @@ def write_page(path: Path, content: str) -> None:
 def content(tables: Sequence[Sequence[Row]], images: Sequence[Sequence[str]]) -> str:
     """Markdown of all tasks and splits; `images` are the paths of each section's figures."""
     parts = [_NOTE]
-    parts += [_section(rows, paths) for rows, paths in zip(tables, images, strict=True)]
-    for split in dict.fromkeys(rows[0].protocol.split for rows in tables):
-        of_split = [rows for rows in tables if rows[0].protocol.split == split]
-        if len(of_split) > 1 and over_tasks(of_split):
-            parts.append(_all_tasks(of_split))
+    for _, sections in groupby(zip(tables, images, strict=True), lambda section: _place(section[0])):
+        of_tasks = []
+        for rows, paths in sections:
+            parts.append(_section(rows, paths))
+            of_tasks.append(rows)
+        if len(of_tasks) > 1 and over_tasks(of_tasks):
+            parts.append(_all_tasks(of_tasks))
     return "\n" + "\n".join(parts) + "\n"
+
+
+def _place(rows: Sequence[Row]) -> tuple[str, str]:
+    return rows[0].protocol.group, rows[0].protocol.split
 
 
 def _section(rows: Sequence[Row], images: Sequence[str]) -> str:
     protocol = rows[0].protocol
     results = [result for row in rows for result in row.results]
-    text = f"## {protocol.task.capitalize()}, {protocol.split} states\n\n{_evaluation(protocol)}\n"
-    text += "".join(f"\n![Success on {protocol.task}]({image})\n" for image in images)
+    text = f"## {protocol.title}, {protocol.split} states\n\n{_evaluation(protocol)}\n"
+    text += "".join(f"\n![Success, {protocol.title}]({image})\n" for image in images)
     entries = with_ablations(rows)
     text += "\n" + _table([entry for entry, _ in entries])
     for parent, ablations in entries:
         if ablations:
-            text += f"\nAblations of `{parent.entry.name}`:\n\n" + _table([parent, *ablations])
+            text += f"\nVariants of `{parent.entry.name}`:\n\n" + _table([parent, *ablations])
             if protocol.split == TEST and parent.entry.collect is None:
                 text += _speed(parent, ablations)
     return text + _bc_baselines(rows) + _remarks(results)
@@ -223,10 +230,9 @@ def _remarks(results: Sequence[Result]) -> str:
 
 def _all_tasks(tables: Sequence[Sequence[Row]]) -> str:
     """Table over all tasks, without entries that lack a result on some task."""
-    names = ", ".join(rows[0].protocol.task for rows in tables)
-    split = tables[0][0].protocol.split
-    text = f"## All tasks, {split} states\n\n"
-    text += f"IQM over the runs on {names}, for the entries with results on each.\n\n"
+    titles = "; ".join(rows[0].protocol.title for rows in tables)
+    text = "## All tasks of `{}`, {} states\n\n".format(*_place(tables[0]))
+    text += f"IQM over all runs ({titles}), for the entries with results on each task.\n\n"
     lines = [_line(["entry", "final success, IQM"]), _line(["---", "---:"])]
     lines += [_line([f"`{name}`", _with_interval(*score)]) for name, score in over_tasks(tables).items()]
     return text + "\n".join(lines) + "\n"

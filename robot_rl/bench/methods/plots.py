@@ -25,10 +25,11 @@ _COLORS = (
 def write_plots(rows: Sequence[Row], folder: Path) -> list[Path]:
     """Write `<task>.png` with the entries and `<task>-<entry>.png` with its ablations; returns the paths.
 
-    Only rows with results are shown. Plots of test states are in the subfolder `test`.
+    They are in a subfolder named after the protocol's folder, those of test states in its subfolder `test`.
+    Only rows with results are shown.
     """
     task, split = rows[0].protocol.task, rows[0].protocol.split
-    folder = folder / split if split == TEST else folder
+    folder = folder / rows[0].protocol.group / (split if split == TEST else "")
     entries = with_ablations(rows)
     groups = {folder / f"{task}.png": [entry for entry, _ in entries]}
     for entry, ablations in entries:

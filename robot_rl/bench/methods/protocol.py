@@ -8,6 +8,7 @@ eval_episodes: 100                      # validation states
 save_every: 2000                        # a divisor of steps; default eval_every
 test_episodes: 500                      # test states at the end; default 500
 curve_episodes: 100                     # test states for saved policies; default test_episodes
+title: Lift with two critics            # heading of its table; default the task
 entries:
   residual:
     options: method=residual            # options of `robot-rl train`
@@ -46,7 +47,7 @@ from robot_rl.evaluation.initial_states import COUNTS, TEST, VALIDATION, Split
 
 _KEYS = ("collect", "base", "steps", "eval_every", "eval_episodes", "entries")
 _ENTRY_KEYS = ("options", "seeds", "priority")
-_OPTIONAL = ("save_every", "test_episodes", "curve_episodes")
+_OPTIONAL = ("save_every", "test_episodes", "curve_episodes", "title")
 _ENTRY_OPTIONAL = ("collect",)
 _PROTOCOL_OPTIONS = {
     *("task", "data", "name", "runs_dir", "seed", "device", "threads", "episodes", "method.steps"),
@@ -83,6 +84,9 @@ class Protocol:
     """Protocol of one task: how its entries are trained and evaluated."""
 
     task: str
+    group: str
+    """Folder of its file, after which the folder of its results is named."""
+    title: str
     collect: tuple[str, ...]
     base: tuple[str, ...]
     steps: int
@@ -158,9 +162,11 @@ def _read(file: Path, split: Split) -> Protocol:
     if not isinstance(content["entries"], Mapping) or not content["entries"]:
         raise UserError(f"{file}: entries must have at least one entry, with {', '.join(_ENTRY_KEYS)}")
     return Protocol(
-        file.stem,
-        _options(content["collect"], f"{file}: collect:", _PROTOCOL_OPTIONS - {"episodes"}),
-        _options(content["base"], f"{file}: base:", _PROTOCOL_OPTIONS - {"method.steps"}),
+        task=file.stem,
+        group=file.resolve().parent.name,
+        title=str(content.get("title", file.stem.capitalize())),
+        collect=_options(content["collect"], f"{file}: collect:", _PROTOCOL_OPTIONS - {"episodes"}),
+        base=_options(content["base"], f"{file}: base:", _PROTOCOL_OPTIONS - {"method.steps"}),
         **numbers,
         entries=tuple(_entries(content["entries"], file)),
         kept_base=file.with_suffix("") if file.with_suffix("").is_dir() else None,

@@ -29,7 +29,7 @@ class PlannedRun:
 
     def result(self, results: Path) -> Path:
         """Path of its result files without `.csv` or `.json`."""
-        return self.task_dir(results) / self.name
+        return self.task_dir(results / self.protocol.group) / self.name
 
     def task_dir(self, folder: Path) -> Path:
         """Subfolder of the split and the task."""

@@ -1,7 +1,7 @@
 """Writes result files: `<entry>_s<seed>.csv` with every evaluation, `.json` with everything else of a run.
 
-They are in `<split>/<task>/`, where the split is that of the initial states. A run has a result once its
-`.json` exists, which is written last.
+They are in `<folder of the protocol>/<split>/<task>/`, where the split is that of the initial states. A run
+has a result once its `.json` exists, which is written last.
 """
 
 import csv

@@ -24,7 +24,7 @@ from robot_rl.bench.methods.queue import PlannedRun, run_queue, select_runs
 from robot_rl.bench.methods.result_writer import COLUMNS
 from robot_rl.bench.methods.results import read_result, read_rows
 from robot_rl.cli import main as cli
-from robot_rl.commands import bench_methods
+from robot_rl.commands import bench_methods, bench_table
 from robot_rl.data.dataset import Dataset
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.errors import UserError
@@ -41,7 +41,10 @@ from tests.envs.earlier_states import as_saved_earlier
 from tests.hardware.processes import PATIENCE, eventually
 from tests.robot_rl.training.test_training import assert_same, final_state, metrics, residual
 
-SHIPPED = Path(__file__).parents[3] / "benchmarks" / "protocol"
+ROOT = Path(__file__).parents[3]
+SHIPPED = ROOT / "benchmarks" / "protocol" / "states"
+RESULTS = ROOT / "benchmarks" / "results"
+GROUPS = sorted(SHIPPED.parent.iterdir())
 SMALL = f"""
 collect: episodes=3 noise=0.1
 base: base=diffusion method.steps=30 {" ".join(SMALL_BASE)}
@@ -70,9 +73,11 @@ entries:
 
 SMALL_TEST = "save_every: 20\ntest_episodes: 3\ncurve_episodes: 2\nentries:"
 PROTOCOL = Protocol(
-    "lift",
-    ("episodes=3",),
-    (),
+    task="lift",
+    group="protocol",
+    title="Lift",
+    collect=("episodes=3",),
+    base=(),
     steps=200,
     eval_every=100,
     eval_episodes=20,
@@ -121,7 +126,8 @@ def protocol_file(folder: Path, text: str = YAML, task: str = "lift") -> Path:
 
 
 def test_protocol_file_is_read(tmp_path: Path) -> None:
-    assert read_protocols(protocol_file(tmp_path)) == read_protocols(tmp_path) == [PROTOCOL]
+    folder = tmp_path / "protocol"
+    assert read_protocols(protocol_file(folder)) == read_protocols(folder) == [PROTOCOL]
 
 
 def test_ablation_of_bc_baseline_appends_its_options_to_those_of_its_parent(
@@ -158,10 +164,15 @@ def test_protocol_defaults_for_test_states(tmp_path: Path) -> None:
     assert (protocol.save_every, protocol.test_episodes, protocol.curve_episodes) == (100, 500, 500)
 
 
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_shipped_results_match_the_shipped_protocols(split: Split) -> None:
-    for protocol in read_protocols(SHIPPED, split):
-        read_rows(protocol, SHIPPED.parent / "results" / "methods")
+def test_shipped_page_shows_the_shipped_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them, also after a result is added; the results must match their protocols."""
+    monkeypatch.chdir(ROOT)
+    assert sorted(bench_table.SHIPPED) == [folder.name for folder in GROUPS]
+    out, plots = tmp_path / "docs" / "results.md", tmp_path / "docs" / "results"
+    assert cli.main(["bench", "table", f"out={out}", f"plots={plots}"]) == 0
+    _, _, written = out.read_text().partition(BEGIN)
+    _, _, shipped = (ROOT / "docs" / "results.md").read_text().partition(BEGIN)
+    assert shipped == written, "run `robot-rl bench table`"
 
 
 def test_shipped_results_used_the_initial_states_of_their_split() -> None:
@@ -176,7 +187,7 @@ def test_shipped_results_used_the_initial_states_of_their_split() -> None:
             for split, saved in lists.items()
         }
         env.close()
-        found = (SHIPPED.parent / "results" / "methods").glob(f"*/{protocol.task}/*.json")
+        found = (RESULTS / protocol.group).glob(f"*/{protocol.task}/*.json")
         for path in found:
             record = json.loads(path.read_text())
             assert record["split"] == path.parents[1].name
@@ -217,8 +228,9 @@ def test_missing_protocol_is_refused(tmp_path: Path) -> None:
         read_protocols(tmp_path)
 
 
-def test_shipped_protocols_are_valid() -> None:
-    assert read_protocols(SHIPPED)
+@pytest.mark.parametrize("folder", GROUPS, ids=lambda folder: folder.name)
+def test_shipped_protocols_are_valid(folder: Path) -> None:
+    assert read_protocols(folder)
 
 
 def test_only_rlpd_and_bc_do_not_start_from_the_base_of_the_task() -> None:
@@ -230,7 +242,7 @@ def test_shipped_bases_are_those_of_the_shipped_results() -> None:
     for protocol in read_protocols(SHIPPED):
         assert protocol.kept_base is not None
         load_base(protocol.kept_base)
-        results = [read_result(run, SHIPPED.parent / "results" / "methods") for run in run_queue([protocol])]
+        results = [read_result(run, RESULTS) for run in run_queue([protocol])]
         bases = [result.base_fingerprint for result in results if result]
         assert read_record(protocol.kept_base).fingerprint in bases
 
@@ -267,9 +279,8 @@ def finished_benchmark(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 @pytest.mark.full
 def test_saved_policies_are_evaluated_on_test_states_after_training(tmp_path: Path) -> None:
     """By a copy outside any checkout, like an installed program."""
-    root = SHIPPED.parents[1]
     for part in ("hardware", "envs", "policies", "robot_rl", "configs", "sim_assets"):
-        shutil.copytree(root / part, tmp_path / "installed" / part)
+        shutil.copytree(ROOT / part, tmp_path / "installed" / part)
     protocol_file(tmp_path / "protocol", SMALL.replace("entries:", SMALL_TEST))
     folders = (f"protocol={tmp_path / 'protocol'}", f"results={tmp_path / 'results'}", f"runs_dir={tmp_path}")
     ran = subprocess.run(
@@ -285,7 +296,7 @@ def test_saved_policies_are_evaluated_on_test_states_after_training(tmp_path: Pa
     assert ran.returncode == 0, ran.stderr
     (protocol,) = read_protocols(tmp_path / "protocol", "test")
     results = {
-        name: json.loads((tmp_path / "results" / "test" / "lift" / f"{name}.json").read_text())
+        name: json.loads((tmp_path / "results" / "protocol" / "test" / "lift" / f"{name}.json").read_text())
         for name in ("residual_s0", "bc_s1")
     }
     for record in results.values():
@@ -294,7 +305,7 @@ def test_saved_policies_are_evaluated_on_test_states_after_training(tmp_path: Pa
         assert (record["commit"], record["dirty"]) == ("installed", False)
     data = Dataset(tmp_path / "test" / "lift" / "demonstrations.zarr")
     assert results["residual_s0"]["demonstrations"] == {"steps": data.num_steps, "sha256": data.sha256}
-    with (tmp_path / "results" / "test" / "lift" / "residual_s0.csv").open(newline="") as file:
+    with (tmp_path / "results" / "protocol" / "test" / "lift" / "residual_s0.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     # Until the critics' warm-up is over the policy is the base, and is not saved.
     assert [(row["step"], row["episodes"]) for row in rows] == [
@@ -334,7 +345,7 @@ def bench(workspace: Path, *options: str) -> int:
 def test_result_files_of_a_run(finished_benchmark: tuple[Path, str]) -> None:
     workspace, output = finished_benchmark
     assert "lift/residual_s0: base 0." in output
-    path = workspace / "results" / "validation" / "lift" / "residual_s0.json"
+    path = workspace / "results" / "protocol" / "validation" / "lift" / "residual_s0.json"
     record = json.loads(path.read_text())
     with path.with_suffix(".csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -363,9 +374,9 @@ def test_final_result_equals_that_of_robot_rl_eval(
     robot_rl("eval", f"policy={run}", "episodes=2", "device=cpu")
     with (run / "eval" / "episodes.csv").open(newline="") as file:
         tuned = [row for row in csv.DictReader(file) if row["policy"] == "tuned"]
-    final = json.loads((workspace / "results" / "validation" / "lift" / "residual_s0.json").read_text())[
-        "final"
-    ]
+    final = json.loads(
+        (workspace / "results" / "protocol" / "validation" / "lift" / "residual_s0.json").read_text()
+    )["final"]
     assert [row["success"] for row in tuned] == list(final["outcomes"])
     assert [int(row["length"]) for row in tuned] == final["lengths"]
 
@@ -373,7 +384,9 @@ def test_final_result_equals_that_of_robot_rl_eval(
 @pytest.mark.full
 def test_failed_training_is_recorded_as_a_result(finished_benchmark: tuple[Path, str]) -> None:
     workspace, output = finished_benchmark
-    record = json.loads((workspace / "results" / "validation" / "lift" / "residual-nan_s0.json").read_text())
+    record = json.loads(
+        (workspace / "results" / "protocol" / "validation" / "lift" / "residual-nan_s0.json").read_text()
+    )
     assert record["status"] == "failed"
     assert "became NaN or infinite at step" in record["reason"]
     assert "lift/residual-nan_s0: failed, " in output
@@ -382,7 +395,7 @@ def test_failed_training_is_recorded_as_a_result(finished_benchmark: tuple[Path,
 @pytest.mark.full
 def test_run_with_invalid_options_has_no_result(finished_benchmark: tuple[Path, str]) -> None:
     workspace, output = finished_benchmark
-    assert not (workspace / "results" / "validation" / "lift" / "residual-typo_s0.json").exists()
+    assert not (workspace / "results" / "protocol" / "validation" / "lift" / "residual-typo_s0.json").exists()
     assert "unknown key method.critik_lr; did you mean method.critic_lr" in output
     assert "1 run has no result" in output
 
@@ -392,7 +405,9 @@ def test_stored_base_is_not_trained_again(finished_benchmark: tuple[Path, str], 
     trained = policy_directory(finished_benchmark[0] / "runs" / "validation" / "lift" / "base")
     shutil.copytree(trained, protocol_file(tmp_path / "protocol", SMALL).with_suffix(""))
     assert bench(tmp_path, "only=residual") == 0
-    record = json.loads((tmp_path / "results" / "validation" / "lift" / "residual_s0.json").read_text())
+    record = json.loads(
+        (tmp_path / "results" / "protocol" / "validation" / "lift" / "residual_s0.json").read_text()
+    )
     assert record["base"]["fingerprint"] == read_record(trained).fingerprint
     assert not (tmp_path / "runs" / "validation" / "lift" / "base" / "checkpoints").exists()
 
@@ -412,7 +427,7 @@ def test_deleted_result_of_a_finished_run_is_written_again_without_training(
     finished_benchmark: tuple[Path, str],
 ) -> None:
     workspace, _ = finished_benchmark
-    path = workspace / "results" / "validation" / "lift" / "residual_s0.json"
+    path = workspace / "results" / "protocol" / "validation" / "lift" / "residual_s0.json"
     before = path.read_text()
     path.unlink()
     assert bench(workspace, "only=residual") == 0
@@ -446,7 +461,9 @@ def test_bc_baseline_is_evaluated_once_at_the_number_of_steps_of_its_demonstrati
     assert result.lowest is None
     with (runs / "bc_s1" / "eval" / "episodes.csv").open(newline="") as file:
         successes = [row["success"] for row in csv.DictReader(file)]
-    final = json.loads((workspace / "results" / "validation" / "lift" / "bc_s1.json").read_text())["final"]
+    final = json.loads(
+        (workspace / "results" / "protocol" / "validation" / "lift" / "bc_s1.json").read_text()
+    )["final"]
     assert final["outcomes"] == "".join(successes)
 
 
@@ -455,7 +472,7 @@ def test_bc_baseline_without_result_reuses_its_demonstrations(
     finished_benchmark: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace, _ = finished_benchmark
-    path = workspace / "results" / "validation" / "lift" / "bc_s1.json"
+    path = workspace / "results" / "protocol" / "validation" / "lift" / "bc_s1.json"
     before = json.loads(path.read_text())
     path.unlink()
     run, commands = LocalLauncher.run, []
@@ -644,7 +661,7 @@ def write_result_files(
 def table(workspace: Path) -> int:
     return cli.main(
         [
-            *("bench", "table", f"protocol={workspace / 'protocol'}", f"results={workspace / 'results'}"),
+            *("bench", "table", f"protocols=[{workspace / 'protocol'}]", f"results={workspace / 'results'}"),
             *(f"out={workspace / 'page.md'}", f"plots={workspace / 'plots'}"),
         ]
     )
@@ -694,8 +711,8 @@ def test_table_of_results(workspace: Path, capsys: pytest.CaptureFixture[str]) -
     assert "The runs have 2 different bases" in page
     assert "`good-less_s0` failed: loss became NaN.\n" in page
     assert "/somewhere" not in page
-    assert "![Success on lift](plots/lift.png)" in page
-    assert [path.name for path in (workspace / "plots").iterdir()] == ["lift.png"]
+    assert "![Success, Lift](plots/protocol/lift.png)" in page
+    assert [path.name for path in (workspace / "plots" / "protocol").iterdir()] == ["lift.png"]
 
 
 def test_demonstration_steps_of_another_machine_are_marked_as_approximate(workspace: Path) -> None:
@@ -731,7 +748,7 @@ def test_results_on_test_states_have_separate_tables(
         in tested
     )
     assert "other" not in tested
-    assert "![Success on lift](plots/test/lift.png)" in tested
+    assert "![Success, Lift](plots/protocol/test/lift.png)" in tested
     assert "| `good` | 321 | 0.50 | **0.950**" in page[page.index("## Lift, validation states") :]
 
 
@@ -743,8 +760,8 @@ def test_a_variant_measured_on_test_states_without_its_entry_is_in_the_table(wor
     page = (workspace / "page.md").read_text()
     tested = page[page.index("## Lift, test states") : page.index("## Lift, validation states")]
     assert "| `good-less` | 321 | 0.50 | **0.900** |" in tested
-    assert "![Success on lift](plots/test/lift.png)" in tested
-    assert "Ablations" not in tested
+    assert "![Success, Lift](plots/protocol/test/lift.png)" in tested
+    assert "Variants" not in tested
 
 
 def test_ablations_on_test_states_are_compared_by_when_their_success_stays(workspace: Path) -> None:
@@ -761,7 +778,7 @@ def test_ablations_on_test_states_are_compared_by_when_their_success_stays(works
 
 def test_same_results_give_the_same_bytes(workspace: Path) -> None:
     table(workspace)
-    files = [workspace / "page.md", workspace / "plots" / "lift.png"]
+    files = [workspace / "page.md", workspace / "plots" / "protocol" / "lift.png"]
     before = [path.read_bytes() for path in files]
     table(workspace)
     assert [path.read_bytes() for path in files] == before
@@ -791,14 +808,20 @@ def test_table_over_all_tasks_has_the_iqm_over_all_runs(workspace: Path) -> None
         write_result_files(workspace / "results", PlannedRun(can, can.entries[0], seed), [success] * 2)
     assert table(workspace) == 0
     page = (workspace / "page.md").read_text()
-    assert "| `good` | **0.500** [0.450, 0.550] |" in page[page.index("## All tasks, validation states") :]
-    assert "`other`" not in page[page.index("## All tasks, validation states") :]
+    assert (
+        "| `good` | **0.500** [0.450, 0.550] |"
+        in page[page.index("## All tasks of `protocol`, validation states") :]
+    )
+    assert "`other`" not in page[page.index("## All tasks of `protocol`, validation states") :]
 
 
 def test_bc_baseline_is_shown_at_the_steps_of_its_demonstrations(workspace: Path) -> None:
     protocol_file(workspace / "protocol", WITH_BC)
     table(workspace)
-    page, plot = (workspace / "page.md").read_text(), (workspace / "plots" / "lift.png").read_bytes()
+    page, plot = (
+        (workspace / "page.md").read_text(),
+        (workspace / "plots" / "protocol" / "lift.png").read_bytes(),
+    )
     assert "| `bc` |  |  | not run |" in page
     assert "Behaviour cloning" not in page
     (protocol,) = read_protocols(workspace / "protocol")
@@ -814,7 +837,7 @@ def test_bc_baseline_is_shown_at_the_steps_of_its_demonstrations(workspace: Path
     assert "demonstrations: `bc` (episodes=9 noise=0.1: 1.2k, 1.3k steps). Steps are those of the" in page
     bc = next(row for row in read_rows(protocol, workspace / "results") if row.entry == BC)
     assert bc.curve()[0].tolist() == [1250]
-    assert (workspace / "plots" / "lift.png").read_bytes() != plot
+    assert (workspace / "plots" / "protocol" / "lift.png").read_bytes() != plot
 
 
 @pytest.mark.parametrize(
@@ -835,7 +858,7 @@ def test_bc_baseline_is_shown_at_the_steps_of_its_demonstrations(workspace: Path
 def test_damaged_result_is_refused_in_one_line(
     workspace: Path, capsys: pytest.CaptureFixture[str], change: Any, message: str
 ) -> None:
-    path = workspace / "results" / "validation" / "lift" / "good_s0.json"
+    path = workspace / "results" / "protocol" / "validation" / "lift" / "good_s0.json"
     change(path)
     assert table(workspace) == 2
     error = capsys.readouterr().err
