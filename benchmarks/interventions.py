@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 
-from robot_rl.evaluation.statistics import iqm
 from robot_rl.report.style import light_style
+from robot_rl.stats import iqm
 from robot_rl.training.logger import read_metrics
 
 ROOT = Path(__file__).parent

@@ -28,8 +28,9 @@ from robot_rl.bench.learners import (
 )
 from robot_rl.data.dataset import Windows
 from robot_rl.learning.config import BASE_FEATURES
+from robot_rl.learning.success_detection import LabelledFrames, Split
 from robot_rl.methods.bc import BCConfig, BCLearner
-from robot_rl.methods.classifier import ClassifierConfig, ClassifierLearner, LabelledFrames, Split
+from robot_rl.methods.classifier import ClassifierConfig, ClassifierLearner
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS
 from robot_rl.methods.residual_ppo import ResidualPPOConfig, ResidualPPOMethod

@@ -17,10 +17,10 @@ from robot_rl.envs.observation import Observation
 from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.errors import UserError
 from robot_rl.evaluation.initial_states import InitialStates
-from robot_rl.evaluation.statistics import mean_jerk, wilson
 from robot_rl.files.durable import make_folder, write_file
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.rollout import Rollout, Transition, episode_seed
+from robot_rl.stats import mean_jerk, wilson
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from robot_rl.data.raw.timeline import Timeline
 from robot_rl.envs.surroundings import TruthChange, read_truth
-from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.records import Outcome
 from robot_rl.hil.link.messages import End, from_actor
 from robot_rl.hil.link.outbox import Spool
 from robot_rl.rehearsal.event_log import EventLog
 from robot_rl.runs import write_text
+from robot_rl.stats import wilson
 from robot_rl.training.logger import Series, read_metrics
 
 _FINISHED: Final[tuple[Outcome, ...]] = ("success", "failure")

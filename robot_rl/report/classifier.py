@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from robot_rl.errors import UserError
-from robot_rl.evaluation.statistics import wilson
-from robot_rl.methods.classifier import Rates
+from robot_rl.learning.success_detection import Rates
 from robot_rl.report.style import INK, MUTED, SURFACE, TUNED, page_style, to_svg
+from robot_rl.stats import wilson
 
 FILE = "classifier.json"
 

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from robot_rl.errors import UserError
-from robot_rl.evaluation.statistics import wilson
+from robot_rl.stats import wilson
 
 
 class Episode(msgspec.Struct):

@@ -5,9 +5,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from robot_rl.evaluation.statistics import wilson
 from robot_rl.report.inputs import Policy, RunData
 from robot_rl.report.style import BASE, INK, MUTED, SURFACE, TUNED, page_style, to_svg
+from robot_rl.stats import wilson
 from robot_rl.training.logger import Series
 
 ROLLING_EPISODES = 50

@@ -11,7 +11,7 @@ import msgspec
 from robot_rl.errors import UserError
 from robot_rl.evaluation.evaluate import Outcome, read_outcomes
 from robot_rl.evaluation.videos import shown_episode
-from robot_rl.methods.classifier import Rates
+from robot_rl.learning.success_detection import Rates
 from robot_rl.report.classifier import read_classifier
 from robot_rl.report.deployments import Deployment, read_deployments
 from robot_rl.runs import UNDER, check_is_run

@@ -7,13 +7,13 @@ from typing import Any
 
 import jinja2
 
-from robot_rl.evaluation.statistics import mcnemar, wilson
 from robot_rl.files.durable import write_file
 from robot_rl.report import figures
 from robot_rl.report.classifier import calibration
 from robot_rl.report.deployments import Deployment
 from robot_rl.report.figures import ROLLING_EPISODES
 from robot_rl.report.inputs import Pairing, Policy, RunData, pair, read_run
+from robot_rl.stats import mcnemar, wilson
 
 
 def write_report(run: Path) -> Path:

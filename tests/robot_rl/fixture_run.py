@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from robot_rl.data.video import contact_sheet, write_video
-from robot_rl.evaluation.statistics import wilson
 from robot_rl.machine import describe_machine, describe_versions
+from robot_rl.stats import wilson
 from robot_rl.training.logger import RunLogger
 
 

@@ -9,8 +9,8 @@ from robot_rl.bench.methods.result_writer import WINDOW
 from robot_rl.bench.methods.results import Result, Row, interval, over_tasks, with_ablations
 from robot_rl.errors import UserError
 from robot_rl.evaluation.initial_states import TEST, VALIDATION
-from robot_rl.evaluation.statistics import iqm, ratio_interval
 from robot_rl.runs import write_text
+from robot_rl.stats import iqm, ratio_interval
 
 BEGIN, END = "<!-- robot-rl bench table: begin -->", "<!-- robot-rl bench table: end -->"
 THRESHOLDS = (0.9, 0.95)

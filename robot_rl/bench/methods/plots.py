@@ -11,9 +11,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from robot_rl.bench.methods.page import short
 from robot_rl.bench.methods.results import Row, interval, with_ablations
 from robot_rl.evaluation.initial_states import TEST
-from robot_rl.evaluation.statistics import iqm
 from robot_rl.report.figures import time_unit
 from robot_rl.report.style import light_style
+from robot_rl.stats import iqm
 
 _BASE = "#b3621b"
 _COLORS = (

@@ -22,8 +22,8 @@ from robot_rl.bench.methods.command_lines import (
 )
 from robot_rl.bench.methods.queue import PlannedRun
 from robot_rl.data.dataset import Dataset
-from robot_rl.evaluation.statistics import lowest_by_chance, rolling_success, wilson
 from robot_rl.runs import write_text
+from robot_rl.stats import lowest_by_chance, rolling_success, wilson
 from robot_rl.training.logger import Series, read_metrics
 
 FORMAT = 1

@@ -14,7 +14,7 @@ from robot_rl.bench.methods.protocol import Entry, Protocol
 from robot_rl.bench.methods.queue import PlannedRun
 from robot_rl.bench.methods.result_writer import COLUMNS, FORMAT
 from robot_rl.errors import UserError
-from robot_rl.evaluation.statistics import iqm, iqm_interval
+from robot_rl.stats import iqm, iqm_interval
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import numpy as np
 
 from robot_rl.envs.observation import Observation, ObservationSpec, observation_space
 from robot_rl.envs.real_arm import RealArmEnv
-from robot_rl.evaluation.statistics import mean_jerk
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.connection import NoAnswer, RobotError, ServerChanged
 from robot_rl.policies.acting import ActingPolicy
@@ -19,6 +18,7 @@ from robot_rl.robot.deploy.results import EpisodeResult, StepTimes
 from robot_rl.robot.deploy.terminal import OperatorVerdict, Stopped
 from robot_rl.robot.operators.shared_control import SharedControl
 from robot_rl.rollout import Rollout
+from robot_rl.stats import mean_jerk
 
 LATE_FRACTION = 0.1
 """A step is late if its observation is delayed by more than this fraction of the control period."""

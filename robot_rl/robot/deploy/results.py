@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.evaluation.statistics import wilson
 from robot_rl.files.durable import make_folder
 from robot_rl.machine import describe_machine, describe_versions
 from robot_rl.robot.operators.operator import Outcome, outcome_of
 from robot_rl.runs import now, write_text
+from robot_rl.stats import wilson
 
 
 @dataclass(frozen=True)

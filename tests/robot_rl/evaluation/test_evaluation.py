@@ -13,10 +13,10 @@ from robot_rl.envs.action import ActionDim
 from robot_rl.errors import UserError
 from robot_rl.evaluation.evaluate import Outcome, Summary, evaluate, write_evaluation
 from robot_rl.evaluation.initial_states import InitialStates
-from robot_rl.evaluation.statistics import wilson
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk
 from robot_rl.policies.chunk_runner import ChunkRunner
+from robot_rl.stats import wilson
 from tests.conftest import RunCommand
 
 

@@ -10,12 +10,10 @@ import torch
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.observation import ObservationSpec
 from robot_rl.errors import UserError
-from robot_rl.methods.classifier import (
-    ClassifierConfig,
-    ClassifierLearner,
+from robot_rl.learning.success_detection import (
     LabelledFrames,
-    Split,
     calibration,
+    detection_rates,
     label,
     split,
     threshold_for,
@@ -79,8 +77,8 @@ def trained(robot_rl: RunCommand, dataset: Path, runs: Path, name: str, *more: s
 
 
 def test_last_steps_of_successful_episodes_are_labelled_and_those_before_excluded() -> None:
-    config = ClassifierConfig(success_steps=2, unclear_steps=1)
-    shown, other = label(np.array([True, False, True]), [slice(0, 5), slice(5, 8), slice(8, 10)], config)
+    episodes = [slice(0, 5), slice(5, 8), slice(8, 10)]
+    shown, other = label(np.array([True, False, True]), episodes, success_steps=2, unclear_steps=1)
     assert shown.tolist() == [0, 0, 0, 1, 1, 0, 0, 0, 1, 1]
     assert other.tolist() == [1, 1, 0, 0, 0, 1, 1, 1, 0, 0]
 
@@ -192,20 +190,12 @@ def test_a_base_is_refused_since_no_policy_is_trained(robot_rl: RunCommand, tmp_
 
 def test_a_detection_before_the_success_is_early() -> None:
     episodes = [slice(0, 6), slice(6, 12)]
-    config = ClassifierConfig(success_steps=1, unclear_steps=3)
-    shown, other = label(np.array([True, True]), episodes, config)
-    state = np.zeros((12, 1), np.float32)
+    shown, other = label(np.array([True, True]), episodes, success_steps=1, unclear_steps=3)
     # The first is detected in its last frame alone, the second in the one before too.
-    state[[5, 10, 11]] = 1
-    frames = LabelledFrames({"state": state}, shown, other, episodes)
-    every = np.arange(2)
-    classifier = SuccessClassifier(EncoderSpec(1), hidden=4)
-    learner = ClassifierLearner(
-        config, classifier, frames, Split(every, every, every), torch.device("cpu"), 0
-    )
-    learner.logits = lambda rows: state[rows, 0]  # type: ignore[method-assign]
-    classifier.threshold.fill_(0.5)
-    rates = learner.measure()
+    logits = np.zeros(12, np.float32)
+    logits[[5, 10, 11]] = 1
+    frames = LabelledFrames({}, shown, other, episodes)
+    rates = detection_rates(frames, episodes, [logits[rows] for rows in episodes], threshold=0.5)
     assert (rates.found, rates.early, rates.false_alarms) == (2, 1, 0)
 
 

@@ -19,7 +19,6 @@ from robot_rl.cli.main import main
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_notes import exemplary_steps, steps_by_source
 from robot_rl.envs.real_arm import RealArmEnv
-from robot_rl.evaluation.statistics import wilson
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import NoAnswer
 from robot_rl.hardware.protocol.messages import Mode
@@ -29,6 +28,7 @@ from robot_rl.policies.store import read_record
 from robot_rl.robot.deploy.judge import load_classifier
 from robot_rl.saved_policies.bundle import read_bundle, write_bundle
 from robot_rl.saved_policies.loading import policy_directory
+from robot_rl.stats import wilson
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 from tests.hardware.processes import PATIENCE, ROOT, Process, eventually
 from tests.hardware.unhurried import LONG

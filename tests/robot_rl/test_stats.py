@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robot_rl.evaluation.statistics import (
+from robot_rl.stats import (
     iqm,
     iqm_interval,
     lowest_by_chance,
