@@ -22,9 +22,9 @@ from robot_rl.imagination.values import BaseSampler
 from robot_rl.imagination.world_model import WorldModel
 from robot_rl.learning.learner import CandidatesLearner, ChunkLearner, ReplayLearner
 from robot_rl.methods.method import AgentContext, OffPolicyMethod
-from robot_rl.model_server.client import RemoteModel
 from robot_rl.policies.store import fingerprint
 from robot_rl.training.context import switch_cost
+from robot_rl.world_model_server.client import RemoteModel
 
 
 def build_imagination(

@@ -43,7 +43,6 @@ from robot_rl.methods.method import (
     ReplayContent,
 )
 from robot_rl.methods.replay_fields import replay_fields
-from robot_rl.model_server.client import RemoteModel
 from robot_rl.policies.async_runner import execute_asynchronously
 from robot_rl.policies.asynchronous import AsyncOptions
 from robot_rl.policies.bases.base_policy import BasePolicy
@@ -62,6 +61,7 @@ from robot_rl.training.context import (
     trained_base,
 )
 from robot_rl.training.rollout_buffer import RolloutBuffer
+from robot_rl.world_model_server.client import RemoteModel
 
 
 @dataclass(frozen=True)

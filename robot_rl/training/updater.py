@@ -17,11 +17,11 @@ from robot_rl.files.durable import write_file
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.sampling import MixedSampler
-from robot_rl.model_server.client import RemoteModel
 from robot_rl.policies.store import fingerprint
 from robot_rl.training.components import OffPolicyComponents
 from robot_rl.training.loop import Intervals, NotFinite, Run, finite_metrics, saved_up_to_here
 from robot_rl.training.rollout import StoredStep
+from robot_rl.world_model_server.client import RemoteModel
 
 
 class Updater:

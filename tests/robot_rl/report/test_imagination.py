@@ -16,8 +16,8 @@ from robot_rl.report.imagination_data import measure_horizon, read_imagination
 from robot_rl.report.imagination_page import write_imagination_report
 from robot_rl.report.imagination_videos import imagined_states
 from tests.robot_rl.imagination.point_task import CHUNK, Oracle, PointRun
-from tests.robot_rl.model_server.test_conformance import episodes
 from tests.robot_rl.report.test_report import Page
+from tests.robot_rl.world_model_server.test_conformance import episodes
 
 SMALL = StateModelConfig(
     refit_every=4,

@@ -1,6 +1,6 @@
 """A program that serves world models of the point task, each at its own address, until it is killed.
 
-`python -m tests.robot_rl.model_server.served_models oracle=ipc:///… state=ipc:///…`
+`python -m tests.robot_rl.world_model_server.served_models oracle=ipc:///… state=ipc:///…`
 """
 
 import subprocess
@@ -18,8 +18,8 @@ from robot_rl.hardware.child_process import child_environment
 from robot_rl.imagination.config import RemoteModelConfig, StateModelConfig
 from robot_rl.imagination.state_model import Shape, StateModel
 from robot_rl.imagination.world_model import WorldModel
-from robot_rl.model_server.client import RemoteModel
-from robot_rl.model_server.server import serve_world_model
+from robot_rl.world_model_server.client import RemoteModel
+from robot_rl.world_model_server.server import serve_world_model
 from tests.robot_rl.imagination.point_task import CHUNK, ENVIRONMENT, Oracle
 
 SMALL = StateModelConfig(hidden=[32], batch_size=32, members=3)
@@ -58,7 +58,7 @@ def served_elsewhere(*names: str, folder: Path) -> Iterator[tuple["subprocess.Po
     """A process that serves models, and their addresses."""
     addresses = {name: f"ipc://{folder / name}" for name in names}
     pairs = [f"{name}={address}" for name, address in addresses.items()]
-    command = [sys.executable, "-m", "tests.robot_rl.model_server.served_models", *pairs]
+    command = [sys.executable, "-m", "tests.robot_rl.world_model_server.served_models", *pairs]
     with subprocess.Popen(command, cwd=ROOT, env=child_environment()) as process:
         try:
             while not all((folder / name / "ctrl").exists() for name in names):

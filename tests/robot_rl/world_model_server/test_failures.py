@@ -15,11 +15,11 @@ from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.security import make_client_keys
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.world_model import Prediction, Situation, WorldModelLost
-from robot_rl.model_server import client
+from robot_rl.world_model_server import client
 from tests.hardware.ports import free_address
 from tests.robot_rl.imagination.point_task import CHUNK, ENVIRONMENT, Oracle, PointRun
-from tests.robot_rl.model_server.served_models import connect, served, served_elsewhere, state_model
-from tests.robot_rl.model_server.test_conformance import episodes, situation
+from tests.robot_rl.world_model_server.served_models import connect, served, served_elsewhere, state_model
+from tests.robot_rl.world_model_server.test_conformance import episodes, situation
 
 SMALL = ImaginationConfig(refit_every=5, pool=10, branches=64)
 FAMILIAR = ENVIRONMENT["action_spec"]

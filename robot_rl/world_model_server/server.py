@@ -26,7 +26,7 @@ from robot_rl.hardware.protocol.sockets import ServerSockets, reply
 from robot_rl.hardware.realtime import message_context
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.world_model import Situation, WorldModel
-from robot_rl.model_server.messages import (
+from robot_rl.world_model_server.messages import (
     PROTOCOL,
     Add,
     Alive,

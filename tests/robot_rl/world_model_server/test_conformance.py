@@ -15,7 +15,7 @@ import torch
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
 from tests.robot_rl.imagination.point_task import CHUNK, STEP
-from tests.robot_rl.model_server.served_models import MODELS, ROOT, connect, served, served_elsewhere
+from tests.robot_rl.world_model_server.served_models import MODELS, ROOT, connect, served, served_elsewhere
 
 Make = Callable[[], WorldModel]
 NAMES = [f"{name}_{place}" for name in MODELS for place in ("here", "served")]
