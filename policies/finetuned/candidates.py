@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,23 +16,30 @@ from robot_rl.policies.nets.critic import EnsembleCritic, ValueCodec, ValueSpec
 from robot_rl.policies.nets.encoder import EncoderSpec
 
 
-@dataclass(frozen=True)
-class CandidatesSpec:
-    """Configuration of candidates and their critics."""
+@dataclass(frozen=True, kw_only=True)
+class CriticSpec:
+    """Configuration of an actor and of an ensemble of critics that chooses what is executed."""
 
     encoder: EncoderSpec
     value: ValueSpec
     hidden: tuple[int, ...]
-    scale: tuple[float, ...]
-    """Largest change of each action dimension, in normalised units [A]."""
+    """Widths of the hidden layers of each network."""
     num_critics: int
     layer_norm: bool
+    uncertainty_penalty: float
+    """The value of a choice is the ensemble mean minus this many standard deviations (0.56 is the expected
+    minimum of two critics)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidatesSpec(CriticSpec):
+    """Configuration of candidates and their critics."""
+
+    scale: tuple[float, ...]
+    """Largest change of each action dimension, in normalised units [A]."""
     candidates: int
     """Number of base samples that the critics choose from."""
-    uncertainty_penalty: float
-    """A candidate's value is the ensemble mean minus this many standard deviations (0.56 is the expected
-    minimum of two critics)."""
-    execute_fraction: float = field(default=1.0, kw_only=True)
+    execute_fraction: float = 1.0
     """Fraction of a chosen chunk that is executed before the next choice, in (0, 1], when not exploring;
     policies saved without it use 1."""
 

@@ -14,34 +14,25 @@ from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk, ObservationHistory, features_in
 from robot_rl.policies.bases.generative import GenerativePolicy
 from robot_rl.policies.chunk_runner import SelectedChunk, latest_frame, sample_base, select_first
-from robot_rl.policies.finetuned.candidates import CriticPolicy
+from robot_rl.policies.finetuned.candidates import CriticPolicy, CriticSpec
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration
 from robot_rl.policies.nets.actors import GaussianActor
-from robot_rl.policies.nets.critic import ValueSpec
-from robot_rl.policies.nets.encoder import EncoderSpec
 
 CRITIC_ACTIONS = ("noise", "chunk")
 
 
-@dataclass(frozen=True)
-class DSRLSpec:
+@dataclass(frozen=True, kw_only=True)
+class DSRLSpec(CriticSpec):
     """Configuration of the noise actor and its critics."""
 
-    encoder: EncoderSpec
-    value: ValueSpec
-    hidden: tuple[int, ...]
     bound: float
     """Largest noise b_W of the actor in each dimension."""
-    num_critics: int
-    layer_norm: bool
     critic_action: str
     """Action of the critics: `noise`, Q(s, w), or the executed `chunk`, Q(s, A)."""
     base_samples: int
     """Samples of the base drawn at every step; 0 draws one where a chunk starts."""
     gate: bool
     """Whether the base's samples compete with the actor's by value."""
-    uncertainty_penalty: float
-    """Value in that comparison: ensemble mean minus this many standard deviations."""
     repeated_noise: bool = False
     """Whether the actor chooses the noise [Dn] of one step, which is repeated over the chunk."""
 

@@ -21,7 +21,7 @@ from robot_rl.policies.nets.actors import GaussianActor
 from robot_rl.policies.nets.critic import EnsembleCritic
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExpoSpec(CandidatesSpec):
     """Configuration of EXPO's networks; `scale` is the paper's beta."""
 

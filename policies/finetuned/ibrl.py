@@ -15,27 +15,18 @@ from torch import Tensor, nn
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy
 from robot_rl.policies.chunk_runner import Frames
-from robot_rl.policies.finetuned.candidates import CriticPolicy
+from robot_rl.policies.finetuned.candidates import CriticPolicy, CriticSpec
 from robot_rl.policies.finetuned.finetuned_policy import NO_EXPLORATION, Exploration
 from robot_rl.policies.nets.actors import trunk
-from robot_rl.policies.nets.critic import ValueSpec
-from robot_rl.policies.nets.encoder import EncoderSpec
 
 
-@dataclass(frozen=True)
-class IBRLSpec:
+@dataclass(frozen=True, kw_only=True)
+class IBRLSpec(CriticSpec):
     """Configuration of actor and critics."""
 
-    encoder: EncoderSpec
-    value: ValueSpec
     action_size: int
-    hidden: tuple[int, ...]
-    num_critics: int
-    layer_norm: bool
     temperature: float
     """Temperature of the choice while exploring, in units of value; 0 takes the better action."""
-    uncertainty_penalty: float
-    """Value of an action: ensemble mean minus this many standard deviations."""
 
 
 class DropoutActor(nn.Module):

@@ -42,7 +42,14 @@ def chunk_residual(encoder: EncoderSpec, cameras: tuple[str, ...] = ()) -> Resid
     made = ResidualChunk(
         base,
         CandidatesSpec(
-            encoder, value, (16,), (0.5,) * ACTION, 3, True, candidates=3, uncertainty_penalty=0.0
+            encoder=encoder,
+            value=value,
+            hidden=(16,),
+            scale=(0.5,) * ACTION,
+            num_critics=3,
+            layer_norm=True,
+            candidates=3,
+            uncertainty_penalty=0.0,
         ),
     )
     torch.nn.init.normal_(made.actor.net.head.weight)

@@ -27,8 +27,17 @@ def tuned(kind: str, base_run: Path) -> tuple[FinetunedPolicy, dict[str, Any]]:
     if kind == "residual":
         networks = Residual(base, ResidualSpec(encoder, size, (16,), (0.3,) * size))
     else:
-        value = ValueSpec("mse", 0.0, 1.0)
-        networks = ResidualChunk(base, CandidatesSpec(encoder, value, (16,), (0.3,) * size, 2, True, 3, 0.5))
+        spec = CandidatesSpec(
+            encoder=encoder,
+            value=ValueSpec("mse", 0.0, 1.0),
+            hidden=(16,),
+            scale=(0.3,) * size,
+            num_critics=2,
+            layer_norm=True,
+            candidates=3,
+            uncertainty_penalty=0.5,
+        )
+        networks = ResidualChunk(base, spec)
     for weights in networks.actor.parameters():
         torch.nn.init.normal_(weights, std=0.3)
     return networks.eval(), {**meta, "method": kind}

@@ -157,7 +157,16 @@ def test_a_worker_asks_the_base_at_decisions_alone() -> None:
     state, action = env.observation_spec.state_size, len(env.action_spec)
     env.close()
     value = ValueSpec("mse", 0.0, 1.0)
-    spec = CandidatesSpec(EncoderSpec(state), value, (8,), (0.5,) * action, 2, True, 2, 0.5)
+    spec = CandidatesSpec(
+        encoder=EncoderSpec(state),
+        value=value,
+        hidden=(8,),
+        scale=(0.5,) * action,
+        num_critics=2,
+        layer_norm=True,
+        candidates=2,
+        uncertainty_penalty=0.5,
+    )
     base = UniformPolicy(UniformConfig(horizon=CHUNK, execute=CHUNK), state, action)
     networks = ResidualChunk(base, spec)
     fields = ["state", "chunk_step", "base_samples"]

@@ -35,17 +35,17 @@ def make(config: NoiseSACConfig, seed: int = 0) -> DSRLLearner | DSRLNALearner:
     )
     critic_action = "noise" if isinstance(config, DSRLConfig) else "chunk"
     spec = DSRLSpec(
-        EncoderSpec(STATE),
-        ValueSpec(config.critic_loss, *config.value_range),
-        tuple(config.hidden),
-        config.bound,
-        config.num_critics,
-        config.layer_norm,
-        critic_action,
-        N,
-        config.gate,
-        config.uncertainty_penalty,
-        config.repeated_noise,
+        encoder=EncoderSpec(STATE),
+        value=ValueSpec(config.critic_loss, *config.value_range),
+        hidden=tuple(config.hidden),
+        bound=config.bound,
+        num_critics=config.num_critics,
+        layer_norm=config.layer_norm,
+        critic_action=critic_action,
+        base_samples=N,
+        gate=config.gate,
+        uncertainty_penalty=config.uncertainty_penalty,
+        repeated_noise=config.repeated_noise,
     )
     networks = DSRL(DiffusionPolicy(small, STATE, ACTION).eval(), spec)
     if isinstance(config, DSRLConfig):
