@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -10,10 +10,8 @@ from robot_rl.data.replay import SOURCES
 from robot_rl.hil.intervention_stats import InterventionStats
 from robot_rl.hil.link.messages import End, Step
 from robot_rl.hil.replay_rows import to_row
+from robot_rl.training.rollout import RECENT
 from robot_rl.training.updater import Updater
-
-_RECENT: Final = 40
-"""Number of finished episodes over which success and intervention rate are averaged for display."""
 
 
 class ActorStream:
@@ -78,7 +76,7 @@ class ActorStream:
         metrics = self._stats.end_episode(end.episode, end.success)
         if end.interrupted:
             return {}
-        self.outcomes = [*self.outcomes, [float(end.success), metrics["hil/intervention_rate"]]][-_RECENT:]
+        self.outcomes = [*self.outcomes, [float(end.success), metrics["hil/intervention_rate"]]][-RECENT:]
         metrics |= {"train/success": float(end.success), "train/episode_length": float(end.index)}
         metrics["hil/late"] = end.late / max(end.index, 1)
         metrics["train/base_queries"] = end.queries / max(end.index, 1)

@@ -153,17 +153,19 @@ class WorkerTraining:
             self._cut(worker.streams)
             return
         self._ages.append(self._updates - order.updates)
-        begun = time.perf_counter_ns()
+        begun, ended = time.perf_counter_ns(), 0
         for step in collected.steps:
             check_reward(step.reward, self._step)
             self._updater.store(streams, _writable(step))
             self._updater.schedule(len(streams), self._step)
             self._step += len(streams)
             self._stored += len(streams)
+            ended += len(step.ended)
             if self._step >= self._intervals.total:
                 break
         self._storing += time.perf_counter_ns() - begun
-        for outcome in collected.outcomes:
+        # Without episodes that ended after the run's last step.
+        for outcome in collected.outcomes[:ended]:
             self._run.logger.log(self._step, **outcome)
             self._outcomes = [*self._outcomes, outcome["train/success"]][-RECENT:]
 
