@@ -52,6 +52,14 @@ class MessageError(ValueError):
     """A message that cannot be used, in one line for the client."""
 
 
+def rows_per_request(arrays: Mapping[str, NDArray[Any]], max_batch: int, max_chunks: int = MAX_CHUNKS) -> int:
+    """How many rows of arrays [B, …] fit into a request; with noise [B, N, …], each asks for N chunks."""
+    rows = len(next(iter(arrays.values())))
+    size = sum(array.nbytes // rows for array in arrays.values())
+    samples = arrays[NOISE].shape[1] if NOISE in arrays else 1
+    return max(1, min(max_batch, max_chunks // samples, MAX_MESSAGE // 2 // size))
+
+
 def encode(message: Mapping[str, Any]) -> bytes:
     """Encode a map of plain values, lists, maps and arrays."""
     return _encoder.encode(message)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.envs.instruction import decode_instruction
-from robot_rl.policy_client.codec import BATCH, BULK, MAX_CHUNKS, MAX_MESSAGE, NOISE
+from robot_rl.policy_client.codec import BATCH, BULK, NOISE, rows_per_request
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.connection import Ask, PolicyConnection, reply_fingerprint
 from robot_rl.policy_client.openpi_client import OpenpiClient
@@ -67,26 +67,21 @@ class LeRobotClient(OpenpiClient):
         if noise is None:
             # Each row is another observation, for which the policy draws noise.
             obs = {name: np.repeat(array, samples, 0) for name, array in obs.items()}
-        rows = len(obs["state"])
-        size = sum(array.nbytes // rows for array in [*obs.values(), *([] if noise is None else [noise])])
-        drawn = 1 if noise is None else noise.shape[1]
-        most = max(1, min(self._described.max_batch, MAX_CHUNKS // drawn, MAX_MESSAGE // 2 // size))
-        found = []
-        for at in range(0, rows, most):
-            part = slice(at, at + most)
-            frames = {name: array[part] for name, array in obs.items()}
-            found.append(self._batch(frames, None if noise is None else noise[part]))
+        arrays = dict(obs) if noise is None else {**obs, NOISE: noise}
+        most = rows_per_request(arrays, self._described.max_batch)
+        found = [
+            self._batch({name: array[at : at + most] for name, array in arrays.items()})
+            for at in range(0, len(obs["state"]), most)
+        ]
         shape = (-1, samples, self.spec.horizon, self.spec.action_size)
         return np.concatenate(found).reshape(shape)
 
-    def _batch(
-        self, obs: Mapping[str, NDArray[Any]], noise: NDArray[np.float32] | None
-    ) -> NDArray[np.float32]:
-        """Chunks [B, N, H, A]; N is 1 without noise."""
-        count = len(obs["state"])
-        given = {} if noise is None else {NOISE: noise}
-        reply = self._connection.ask({**self._request(obs), **given, BATCH: count, BULK: True})
-        found, samples = reply.get("samples"), 1 if noise is None else noise.shape[1]
+    def _batch(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """Chunks [B, N, H, A] for observations [B, To, …] and noise [B, N, Hn, Dn]; N is 1 without it."""
+        noise = {NOISE: arrays.pop(NOISE)} if NOISE in arrays else {}
+        count = len(arrays["state"])
+        reply = self._connection.ask({**self._request(arrays), **noise, BATCH: count, BULK: True})
+        found, samples = reply.get("samples"), noise[NOISE].shape[1] if noise else 1
         wanted = (count, samples, self.spec.horizon, self.spec.action_size)
         if not isinstance(found, np.ndarray) or found.dtype.kind != "f" or found.shape != wanted:
             raise self._connection.lost(f"its actions are no array of floats {list(wanted)}")

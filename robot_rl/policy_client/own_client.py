@@ -14,10 +14,10 @@ from robot_rl.policy_client.codec import (
     BATCH,
     BULK,
     MAX_CHUNKS,
-    MAX_MESSAGE,
     NOISE,
     RETURN_FEATURES,
     SAMPLES,
+    rows_per_request,
 )
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.connection import Ask, PolicyConnection
@@ -107,9 +107,7 @@ class OwnClient:
     ) -> NDArray[np.float32]:
         """An array [B, *shape] of the reply to arrays [B, …], and to more that is the same for all rows."""
         rows = len(next(iter(arrays.values())))
-        size = sum(array.nbytes // rows for array in arrays.values())
-        samples = arrays[NOISE].shape[1] if NOISE in arrays else 1
-        most = max(1, min(self._max_batch, self._max_chunks // samples, MAX_MESSAGE // 2 // size))
+        most = rows_per_request(arrays, self._max_batch, self._max_chunks)
         found = []
         for at in range(0, rows, most):
             request = {key: array[at : at + most] for key, array in arrays.items()}
