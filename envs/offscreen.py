@@ -15,6 +15,7 @@ import copy
 import functools
 import hashlib
 import importlib
+import math
 import sys
 import threading
 from collections.abc import Iterator
@@ -121,12 +122,17 @@ class _Context:
 
 
 def coarsen(model: mujoco.MjModel, size: int) -> None:
-    """Merge mesh vertices that are within two pixels of each other if the mesh fills `size` pixels.
+    """Draw with as few triangles as keep errors within two pixels for what fills `size` pixels.
 
-    A robot's meshes have far more triangles than a small image has pixels. Faces without area are
-    dropped; the others keep their normals and texture coordinates. Use the model for drawing only:
-    its collision data still describe the old meshes.
+    A robot's meshes have far more triangles than a small image has pixels. Vertices within two pixels of
+    each other are merged. Faces without area are dropped; the others keep their normals and texture
+    coordinates. Use the model for drawing only: its collision data still describe the old meshes. Spheres,
+    capsules and cylinders get as many sides as a circle needs.
     """
+    sides = math.ceil(math.pi / math.acos(max(0, 1 - 4 / size)))
+    quality = model.vis.quality
+    quality.numslices = min(quality.numslices, sides)
+    quality.numstacks = min(quality.numstacks, math.ceil(sides / 2))
     for mesh in range(model.nmesh):
         start = model.mesh_vertadr[mesh]
         vertices = model.mesh_vert[start : start + model.mesh_vertnum[mesh]]

@@ -68,7 +68,8 @@ class CameraRenderer:
         camera = mujoco.mjv_averageCamera(*self._scene.camera)  # mean of the stereo pair
         hidden = out_of_sight(camera, self._aspect, model, data).tolist()
         for geom in self._geoms[: self._scene.ngeom]:
-            if geom.objtype == _GEOM and hidden[geom.objid]:
+            # robosuite hides its markers by a negative alpha: they take time, yet change no pixel.
+            if geom.rgba[3] <= 0 or (geom.objtype == _GEOM and hidden[geom.objid]):
                 geom.type = _NOTHING
         return self._offscreen.draw(self._scene)
 

@@ -13,7 +13,7 @@ import pytest
 
 from robot_rl.cli.compose import load_group
 from robot_rl.data.compatibility import check_same_environment
-from robot_rl.envs import offscreen, renderer
+from robot_rl.envs import offscreen
 from robot_rl.envs.offscreen import coarsen
 from robot_rl.envs.renderer import EnvCameraRenderer, overview
 from robot_rl.envs.robosuite_env import RobosuiteEnv
@@ -163,23 +163,21 @@ def test_images_of_a_restored_state_are_the_same_every_time(env: RobosuiteEnv) -
 
 
 @pytest.mark.parametrize("camera", [*CAMERAS, "birdview", overview()])
-def test_nothing_in_the_picture_is_left_out(
-    env: RobosuiteEnv, camera: str | mujoco.MjvCamera, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    left_out = []
-
-    def none_hidden(*arguments: Any) -> np.ndarray:
-        left_out.append(out_of_sight(*arguments))
-        return np.zeros_like(left_out[-1])
-
-    out_of_sight = renderer.out_of_sight
+def test_nothing_in_the_picture_is_left_out(env: RobosuiteEnv, camera: str | mujoco.MjvCamera) -> None:
     env.reset(seed=0)
     with EnvCameraRenderer(env, camera, 60, 90, quick=True) as view:
-        some = view.frame()
-        monkeypatch.setattr(renderer, "out_of_sight", none_hidden)
-        np.testing.assert_array_equal(view.frame(), some)
+        some, scene = view.frame(), view._scene
+        left_out = np.array([geom.type == mujoco.mjtGeom.mjGEOM_LABEL for geom in scene.geoms[: scene.ngeom]])
+        invisible = np.array([geom.rgba[3] < 0 for geom in scene.geoms[: scene.ngeom]])
+        mujoco.mjv_updateScene(
+            *(view._model, view._data, view._options, view._untouched, view._camera),
+            *(mujoco.mjtCatBit.mjCAT_ALL, scene),
+        )
+        np.testing.assert_array_equal(view._offscreen.draw(scene), some)
+    assert invisible.any()
+    assert left_out[invisible].all()
     if camera == "robot0_eye_in_hand":
-        assert left_out[0].mean() > 0.3
+        assert left_out[~invisible].mean() > 0.3
 
 
 def test_coarse_meshes_fill_the_same_space(env: RobosuiteEnv) -> None:
@@ -192,6 +190,9 @@ def test_coarse_meshes_fill_the_same_space(env: RobosuiteEnv) -> None:
     assert (model.mesh_facenum <= faces).all()
     assert (model.mesh_facenum > 0).all()
     assert model.mesh_facenum.sum() < 0.7 * faces.sum()
+    assert (
+        84 / 2 * (1 - np.cos(np.pi / model.vis.quality.numslices)) <= 2
+    )  # pixels from a circle to its chord
     for start, count in zip(model.mesh_vertadr, model.mesh_vertnum, strict=True):
         old, new = vertices[start : start + count], model.mesh_vert[start : start + count]
         cell = 2 * np.linalg.norm(np.ptp(old, axis=0)) / 84
