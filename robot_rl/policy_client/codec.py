@@ -5,7 +5,7 @@ of `__npgeneric__`, `data` and `dtype`. What arrives is untrusted.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -52,12 +52,16 @@ class MessageError(ValueError):
     """A message that cannot be used, in one line for the client."""
 
 
-def rows_per_request(arrays: Mapping[str, NDArray[Any]], max_batch: int, max_chunks: int = MAX_CHUNKS) -> int:
-    """How many rows of arrays [B, …] fit into a request; with noise [B, N, …], each asks for N chunks."""
+def split_rows(
+    arrays: Mapping[str, NDArray[Any]], max_batch: int, max_chunks: int = MAX_CHUNKS
+) -> Iterator[dict[str, NDArray[Any]]]:
+    """Split arrays [B, …] into parts that fit in a request; a row with noise [B, N, …] asks for N chunks."""
     rows = len(next(iter(arrays.values())))
     size = sum(array.nbytes // rows for array in arrays.values())
     samples = arrays[NOISE].shape[1] if NOISE in arrays else 1
-    return max(1, min(max_batch, max_chunks // samples, MAX_MESSAGE // 2 // size))
+    most = max(1, min(max_batch, max_chunks // samples, MAX_MESSAGE // 2 // size))
+    for at in range(0, rows, most):
+        yield {name: array[at : at + most] for name, array in arrays.items()}
 
 
 def encode(message: Mapping[str, Any]) -> bytes:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.envs.instruction import decode_instruction
-from robot_rl.policy_client.codec import BATCH, BULK, NOISE, rows_per_request
+from robot_rl.policy_client.codec import BATCH, BULK, NOISE, split_rows
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.connection import Ask, PolicyConnection, reply_fingerprint
 from robot_rl.policy_client.openpi_client import OpenpiClient
@@ -66,22 +66,21 @@ class LeRobotClient(OpenpiClient):
         """
         if noise is None:
             # Each row is another observation, for which the policy draws noise.
-            obs = {name: np.repeat(array, samples, 0) for name, array in obs.items()}
-        arrays = dict(obs) if noise is None else {**obs, NOISE: noise}
-        most = rows_per_request(arrays, self._described.max_batch)
-        found = [
-            self._batch({name: array[at : at + most] for name, array in arrays.items()})
-            for at in range(0, len(obs["state"]), most)
-        ]
+            arrays = {name: np.repeat(array, samples, 0) for name, array in obs.items()}
+        else:
+            arrays = {**obs, NOISE: noise}
+        found = [self._batch(part) for part in split_rows(arrays, self._described.max_batch)]
         shape = (-1, samples, self.spec.horizon, self.spec.action_size)
         return np.concatenate(found).reshape(shape)
 
-    def _batch(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+    def _batch(self, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Chunks [B, N, H, A] for observations [B, To, …] and noise [B, N, Hn, Dn]; N is 1 without it."""
-        noise = {NOISE: arrays.pop(NOISE)} if NOISE in arrays else {}
-        count = len(arrays["state"])
-        reply = self._connection.ask({**self._request(arrays), **noise, BATCH: count, BULK: True})
-        found, samples = reply.get("samples"), noise[NOISE].shape[1] if noise else 1
+        count, samples = len(arrays["state"]), 1
+        request = {**self._request(arrays), BATCH: count, BULK: True}
+        if NOISE in arrays:
+            request[NOISE] = arrays[NOISE]
+            samples = arrays[NOISE].shape[1]
+        found = self._connection.ask(request).get("samples")
         wanted = (count, samples, self.spec.horizon, self.spec.action_size)
         if not isinstance(found, np.ndarray) or found.dtype.kind != "f" or found.shape != wanted:
             raise self._connection.lost(f"its actions are no array of floats {list(wanted)}")

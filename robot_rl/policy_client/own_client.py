@@ -17,7 +17,7 @@ from robot_rl.policy_client.codec import (
     NOISE,
     RETURN_FEATURES,
     SAMPLES,
-    rows_per_request,
+    split_rows,
 )
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.connection import Ask, PolicyConnection
@@ -106,13 +106,10 @@ class OwnClient:
         self, arrays: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...], **more: int
     ) -> NDArray[np.float32]:
         """An array [B, *shape] of the reply to arrays [B, …], and to more that is the same for all rows."""
-        rows = len(next(iter(arrays.values())))
-        most = rows_per_request(arrays, self._max_batch, self._max_chunks)
         found = []
-        for at in range(0, rows, most):
-            request = {key: array[at : at + most] for key, array in arrays.items()}
-            count = min(most, rows - at)
-            value = self._connection.ask({**request, BATCH: count, **more}).get(name)
+        for part in split_rows(arrays, self._max_batch, self._max_chunks):
+            count = len(next(iter(part.values())))
+            value = self._connection.ask({**part, BATCH: count, **more}).get(name)
             fits = isinstance(value, np.ndarray) and value.shape == (count, *shape)
             if not isinstance(value, np.ndarray) or not fits or value.dtype != np.float32:
                 raise self._connection.lost(f"its {name} are no float32 array {[count, *shape]}")

@@ -190,9 +190,8 @@ def test_coarse_meshes_fill_the_same_space(env: RobosuiteEnv) -> None:
     assert (model.mesh_facenum <= faces).all()
     assert (model.mesh_facenum > 0).all()
     assert model.mesh_facenum.sum() < 0.7 * faces.sum()
-    assert (
-        84 / 2 * (1 - np.cos(np.pi / model.vis.quality.numslices)) <= 2
-    )  # pixels from a circle to its chord
+    # Pixels between a circle that fills the image and the middle of a side.
+    assert 84 / 2 * (1 - np.cos(np.pi / model.vis.quality.numslices)) <= 2
     for start, count in zip(model.mesh_vertadr, model.mesh_vertnum, strict=True):
         old, new = vertices[start : start + count], model.mesh_vert[start : start + count]
         cell = 2 * np.linalg.norm(np.ptp(old, axis=0)) / 84
