@@ -39,7 +39,8 @@ from robot_rl.hardware.protocol.messages import (
     Stop,
 )
 from robot_rl.hardware.protocol.security import ClientKeys
-from robot_rl.hardware.spec import REST, CommandMode, Latency, RobotSpec
+from robot_rl.hardware.settle_detector import SettleDetector
+from robot_rl.hardware.spec import CommandMode, Latency, RobotSpec
 from robot_rl.hardware.state_interpolation import interpolate_state
 
 __all__ = [
@@ -49,15 +50,10 @@ __all__ = [
     "RobotClient",
     "RobotError",
     "ServerChanged",
-    "SettleDetector",
     "StaleState",
     "insist_on_stop",
 ]
 
-_SETTLED_STATES = 10
-"""Number of states with the same setpoint after which the arm has settled."""
-_SETPOINT_TOLERANCE = 1e-6
-"""Distance at which a setpoint counts as equal to the goal, rad."""
 _STOP_ATTEMPTS = 3
 
 
@@ -72,33 +68,6 @@ class StaleState(RobotError):
 
 class CommandRefused(RequestRefused):
     """The server refused a command."""
-
-
-class SettleDetector:
-    """Detects from the states when an arm has reached its goal and is at rest."""
-
-    def __init__(self, goal: Sequence[float] | None = None) -> None:
-        """With a `goal` [n], the setpoint also has to be there."""
-        self._goal = goal
-        self._last: State | None = None
-        self._unchanged = 0
-
-    def update(self, state: State) -> bool:
-        """Take a state, possibly the same as before; returns whether the arm has settled."""
-        last = self._last
-        if last is None or state.seq > last.seq:
-            self._unchanged = self._unchanged + 1 if last and state.setpoint == last.setpoint else 0
-            self._last = state
-        if self._goal is not None and (
-            not state.setpoint or math.dist(self._goal, state.setpoint) > _SETPOINT_TOLERANCE
-        ):
-            return False
-        return self._unchanged >= _SETTLED_STATES and max(map(abs, state.dq)) < REST
-
-    @classmethod
-    def at_home(cls, spec: RobotSpec) -> Self:
-        """Detects that the arm is at home; a Cartesian arm, whose setpoint is a pose, may be anywhere."""
-        return cls(spec.home if spec.space == "joint" else None)
 
 
 def insist_on_stop(stop: Callable[[str], object], reason: str) -> None:

@@ -2,9 +2,10 @@
 
 from contextlib import suppress
 
-from robot_rl.hardware.client import RobotClient, SettleDetector
+from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import NoAnswer, RequestRefused
 from robot_rl.hardware.protocol.messages import Code, State
+from robot_rl.hardware.settle_detector import SettleDetector
 from robot_rl.hardware.teleop.engagement import ClutchState
 from robot_rl.hardware.teleop.motion import Target
 from robot_rl.hardware.teleop.teleoperator import Teleoperator

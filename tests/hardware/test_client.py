@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import zmq
 
@@ -18,7 +17,6 @@ from robot_rl.hardware.client import (
     RequestRefused,
     RobotClient,
     ServerChanged,
-    SettleDetector,
     StaleState,
 )
 from robot_rl.hardware.protocol.codec import Stamper, decode_server, encode
@@ -28,7 +26,6 @@ from robot_rl.hardware.protocol.security import load_client_keys, make_client_ke
 from robot_rl.hardware.protocol.sockets import ClientSockets
 from tests.hardware.ports import free_address
 from tests.hardware.processes import Server, await_event, eventually, serving
-from tests.hardware.teleop.states import PANDA, state
 
 
 @pytest.fixture
@@ -135,20 +132,6 @@ def test_an_arm_that_is_set_up_for_another_robot_is_not_armed(robot: RobotClient
         robot.arm("0" * 64)
     assert refused.value.code is Code.SPEC
     assert robot.sample().mode is Mode.IDLE
-
-
-def test_an_arm_that_stands_elsewhere_is_not_at_home() -> None:
-    def seen(setpoint: tuple[float, ...], dq: float = 0.0) -> list[bool]:
-        settled = SettleDetector.at_home(PANDA)
-        states = (
-            msgspec.structs.replace(state(), seq=seq, setpoint=setpoint, dq=(dq,) * 7) for seq in range(30)
-        )
-        return [settled.update(each) for each in states]
-
-    assert seen(PANDA.home) == [False] * 10 + [True] * 20
-    assert not any(seen((PANDA.home[0] + 1e-3, *PANDA.home[1:])))
-    assert not any(seen(PANDA.home, dq=0.1))
-    assert not any(seen(()))
 
 
 @pytest.mark.full  # in real time: on a machine without time to spare it takes minutes

@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Final
 
-from robot_rl.hardware.client import RobotClient, SettleDetector, StaleState, insist_on_stop
+from robot_rl.hardware.client import RobotClient, StaleState, insist_on_stop
 from robot_rl.hardware.clock import MS, Clock
 from robot_rl.hardware.connection import NoAnswer, RequestRefused
 from robot_rl.hardware.protocol.messages import Mode, State
+from robot_rl.hardware.settle_detector import SettleDetector
 from robot_rl.hardware.teleop.commander import Commander
 from robot_rl.hardware.teleop.device import STALE_HOLD_MS, Device, DeviceError, LatchingClutch, Mark, Sample
 from robot_rl.hardware.teleop.engagement import ClutchState
