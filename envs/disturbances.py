@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.envs.observation import IMAGE_PREFIX, Observation
-from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.task import PHYSICS_HZ, TaskConfig
 
 Rng = np.random.Generator
 
@@ -30,8 +30,6 @@ _PRIMITIVE: Final = tuple(
         mujoco.mjtGeom.mjGEOM_BOX,
     )
 )
-_PHYSICS_HZ: Final = 500
-"""Substeps per second of robosuite."""
 APPEARANCE_FIELDS: Final = (
     *("cam_pos", "cam_quat", "light_pos", "light_ambient", "light_diffuse", "light_specular"),
     *("mat_rgba", "geom_rgba"),
@@ -192,11 +190,10 @@ def noise(seen: Sequence[Observation], given: Observation | None, rng: Rng) -> O
 def rate(task: TaskConfig) -> TaskConfig:
     """The policy acts at 1.25 times the control rate: each action lasts 0.8 times as long."""
     frequency = round(1.25 * task.control_freq)
-    # Else robosuite's sensors, which have the same rate, would miss steps.
-    if _PHYSICS_HZ % frequency:
+    if PHYSICS_HZ % frequency:
         raise ValueError(
             f"under=rate: {frequency} control steps per second are no whole number of substeps each; "
-            "it is for tasks of 20 or 40 steps per second"
+            "it is for tasks of 4, 20 or 100 steps per second"
         )
     horizon = round(task.horizon * frequency / task.control_freq)
     return replace(task, control_freq=frequency, horizon=horizon)

@@ -4,12 +4,13 @@ import hashlib
 from collections import deque
 from typing import Any
 
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from robot_rl.envs.disturbances import DELAY, DISTURBANCES, MODEL_FIELDS, NominalModel, Scene
 from robot_rl.envs.language_scenes import LanguageScene
-from robot_rl.envs.observation import Observation
+from robot_rl.envs.observation import Observation, make_observation
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.task_env import Step
@@ -66,7 +67,8 @@ class DisturbedEnv(RobosuiteEnv):
         obs, info = super().reset(seed=seed, options=options)
         if self._disturbance.start:
             self._disturbance.start(self._scene, self._named_objects())
-            obs = self.set_state(self.get_state())
+            mujoco.mj_forward(self._scene.model, self._scene.data)
+            obs = make_observation(self.sense(), self.observation_spec)
         return self._observe(obs), info
 
     def _named_objects(self) -> NDArray[np.integer]:

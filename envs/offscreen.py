@@ -129,7 +129,7 @@ def coarsen(model: mujoco.MjModel, size: int) -> None:
     coordinates. Use the model for drawing only: its collision data still describe the old meshes. Spheres,
     capsules and cylinders get as many sides as a circle needs.
     """
-    sides = math.ceil(math.pi / math.acos(max(0, 1 - 4 / size)))
+    sides = max(4, math.ceil(math.pi / math.acos(max(0, 1 - 4 / size))))
     quality = model.vis.quality
     quality.numslices = min(quality.numslices, sides)
     quality.numstacks = min(quality.numstacks, math.ceil(sides / 2))

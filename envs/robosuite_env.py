@@ -161,7 +161,9 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         super().reset(seed=seed)
-        self.draw_images = True
+        state = (options or {}).get("state")
+        # Images before a given state is set are not looked at.
+        self.draw_images = state is None
         if seed is not None:
             # All of robosuite's samplers share this generator.
             self._sim.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
@@ -176,8 +178,8 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
             begin_as_played_back(self._sim)
             raw = self._sim._get_observations(force_update=True)
         self._raw = self._read(raw)
-        if options and options.get("state") is not None:
-            self.set_state(options["state"])
+        if state is not None:
+            self.set_state(state)
         return make_observation(self._raw, self.observation_spec), {"success": False}
 
     def step(self, action: np.ndarray) -> Step:

@@ -19,7 +19,7 @@ from robot_rl.envs.current_sensors import use_current_sensors
 from robot_rl.envs.external.simulators import simulator_of
 from robot_rl.envs.instruction import encode_instruction
 from robot_rl.envs.language_scenes import LANGUAGE_SCENES
-from robot_rl.envs.task import TaskConfig
+from robot_rl.envs.task import PHYSICS_HZ, TaskConfig
 
 _PROPRIO: Final = ("eef_pos", "eef_quat", "gripper_qpos", "contact", "base_pos", "base_quat")
 """Suffixes of a robot's observables that are part of the default state."""
@@ -48,6 +48,7 @@ def make_sim(task: TaskConfig) -> tuple[Any, TaskConfig]:
     kind = _kind(task)
     robots = list(task.robots) or (["Panda", "Panda"] if issubclass(kind, TwoArmEnv) else ["Panda"])
     task = replace(task, robots=robots, instructions=_instructions(task))
+    _check_control_freq(task)
     _check_robots(task)
     _check_arguments(task)
     with_cameras = bool(task.cameras) and task.render == "robosuite"
@@ -100,6 +101,16 @@ def _kind(task: TaskConfig) -> Any:
             "plugins=[…]"
         )
     return REGISTERED_ENVS[task.env]
+
+
+def _check_control_freq(task: TaskConfig) -> None:
+    if PHYSICS_HZ % task.control_freq:
+        # robosuite would shorten each step, and its sensors, which have the full period, would miss some.
+        rates = [str(rate) for rate in range(1, PHYSICS_HZ + 1) if PHYSICS_HZ % rate == 0]
+        raise ValueError(
+            f"task.control_freq={task.control_freq}: a control step is no whole number of the "
+            f"{PHYSICS_HZ} steps per second of robosuite's physics; choose one of {', '.join(rates)}"
+        )
 
 
 def _check_robots(task: TaskConfig) -> None:

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
+
+PHYSICS_HZ: Final = 500
+"""Steps of robosuite's physics per second."""
 
 
 @dataclass
@@ -21,7 +24,7 @@ class TaskConfig:
     """Meaning of arm actions, as in robosuite: `delta`, a motion of the hand, or `absolute`, its pose in the
     frame of the arm's base."""
     control_freq: int = 20
-    """Control steps per second."""
+    """Control steps per second; each is a whole number of robosuite's steps of 2 ms."""
     horizon: int = 0
     """Control steps after which an episode is truncated; 0 for the environment's default."""
     model_seed: int = 0
@@ -52,6 +55,13 @@ class TaskConfig:
             raise ValueError(f"task.input_type={self.input_type}: choose delta or absolute")
         if len(self.image_size) != 2 or min(self.image_size) < 1:
             raise ValueError(f"task.image_size={self.image_size}: give height and width, [84,84]")
+        if self.control_freq < 1:
+            raise ValueError(
+                f"task.control_freq={self.control_freq}: give control steps per second, 20 is usual"
+            )
+        for name in ("horizon", "model_seed"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"task.{name}={getattr(self, name)}: it must not be negative")
         if self.render not in ("quick", "robosuite"):
             raise ValueError(f"task.render={self.render}: choose quick or robosuite")
 

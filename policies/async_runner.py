@@ -292,7 +292,8 @@ class AsyncRunner(ChunkRunner):
             episode.held = True
             return False
         chosen = self.base.spec.execute if self._is_committed(episode) else execute
-        over = episode.taken == episode.now or episode.now - episode.decided >= chosen
+        # An arm that is held has nothing left to execute: what it did before is over.
+        over = episode.held or episode.taken == episode.now or episode.now - episode.decided >= chosen
         episode.held = over and self._is_short(episode, episode.samples)
         return over and not episode.held
 
@@ -354,13 +355,16 @@ class AsyncRunner(ChunkRunner):
         begin, reach = episode.now - episode.samples.step, self.base.spec.horizon
         if env_id in self._followed:
             planned = self._followed[env_id][episode.now :][: reach - begin]
+            known = len(planned)
         else:
             chosen = torch.from_numpy(self._chunk[env_id, episode.now - episode.decided :])
             left = episode.samples.actions[episode.chosen, episode.decided + h - episode.samples.step :]
             planned = torch.cat([chosen.to(left.device), left])
+            # Of what is left, whole parts are executed; then the arm is held.
+            known = len(chosen) + len(left) // h * h
         if self._mode == "prefix":
             planned = planned[: self.delay]
-        return planned if len(planned) >= self.delay else none
+        return planned if known >= self.delay else none
 
     def _choose(self, env_ids: Sequence[int], select: SelectChunk | None) -> None:
         """Choose among the samples of some environments, given their newest observations."""

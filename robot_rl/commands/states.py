@@ -67,7 +67,6 @@ def _write_states(config: Config) -> None:
             raise UserError(
                 "data=… gives as many states as it has failures: add out=…, leave out count and split"
             )
-        make_folder(path.parent)
         env = make_task_env(config.task)
         if config.data:
             dataset = Dataset(Path(config.data))
@@ -76,6 +75,7 @@ def _write_states(config: Config) -> None:
         else:
             states, environment = make_states(env, split_seeds(split, count)), env.describe()
             kind = split
+        make_folder(path.parent)
         save_states(path, states, environment)
         env.close()
     print(f"{path}: {len(states)} {kind} states of {config.task.name}")

@@ -34,17 +34,18 @@ class DecisionReplay(Replay):
         device: torch.device | str = "cpu",
         switch: SwitchCost = FREE,
         features_of: str = "",
+        failure_weight: float = 1.0,
     ) -> None:
         """See `Replay`; `chunk_step` and `base_samples` are among the fields."""
         assert {"chunk_step", "base_samples"} <= fields.keys()
-        super().__init__(capacity, streams, action_size, fields, device, switch, features_of)
+        super().__init__(capacity, streams, action_size, fields, device, switch, features_of, failure_weight)
         self._over = np.zeros(self.rows * self.streams, bool)
         """Decisions whose chunk ended, at another decision or by termination."""
         self._open = np.full(self.streams, _NONE)
         """Row of the decision whose chunk each stream executes."""
 
-    def close_episode(self, streams: NDArray[np.integer[Any]], *, success: bool, weight: float = 1.0) -> None:
-        super().close_episode(streams, success=success, weight=weight)
+    def close_episode(self, streams: NDArray[np.integer[Any]], *, success: bool) -> None:
+        super().close_episode(streams, success=success)
         self._open[streams] = _NONE
 
     def state_dict(self) -> dict[str, Any]:

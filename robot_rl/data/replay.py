@@ -66,8 +66,11 @@ class Replay:
         device: torch.device | str = "cpu",
         switch: SwitchCost = FREE,
         features_of: str = "",
+        failure_weight: float = 1.0,
     ) -> None:
         self._switch = switch
+        self._failure_weight = failure_weight
+        """Sampling weight of the steps of episodes that failed or are open, relative to successful ones."""
         self.features_of = features_of
         """Fingerprint of the base whose features are stored; empty without features."""
         self.rows, self.streams = capacity // streams, streams
@@ -98,8 +101,8 @@ class Replay:
         """Rows in which a person acted."""
         self._weight = np.ones(total, np.float32)
         """Relative sampling weight of a row, at most 1."""
-        self._weighted = False
-        """Whether a weight other than 1 was ever set; else a draw need not look at all of them."""
+        self._weighted = failure_weight != 1
+        """Whether weights may differ from 1; else a draw need not look at all of them."""
         self._count = np.zeros(streams, np.int64)
         """Rows ever written to each stream."""
         self._episode_start = np.zeros(streams, np.int64)
@@ -136,8 +139,8 @@ class Replay:
         """Add the last observation of an episode, with the policy's outputs there."""
         self._write(streams, fields, is_last=True)
 
-    def close_episode(self, streams: NDArray[np.integer[Any]], *, success: bool, weight: float = 1.0) -> None:
-        """End the episodes of these streams and set the sampling weight of their steps, at most 1.
+    def close_episode(self, streams: NDArray[np.integer[Any]], *, success: bool) -> None:
+        """End the episodes of these streams.
 
         After interventions, only the person's steps and the policy's steps after the last one count as
         successful.
@@ -146,8 +149,7 @@ class Replay:
             count = int(self._count[stream])
             first = max(int(self._episode_start[stream]), count - self.rows)
             rows = np.arange(first, count) % self.rows + stream * self.rows
-            self._weight[rows] = weight
-            self._weighted |= weight != 1
+            self._weight[rows] = 1 if success else self._failure_weight
             index = torch.from_numpy(rows).to(self.device)
             self.data["success"][index] = success
             # The row after the last step has no source.
@@ -286,7 +288,7 @@ class Replay:
         self._episode_start[:] = state["episode_start"]
         used = state["weight"].shape[1]
         self._weight.reshape(self.streams, -1)[:, :used] = state["weight"]
-        self._weighted = bool((self._weight != 1).any())
+        self._weighted |= bool((self._weight != 1).any())
         for name, value in self.data.items():
             value.view(self.streams, self.rows, *value.shape[1:])[:, :used] = state[f"data.{name}"]
         self._start[:] = self.data["start"].cpu().numpy()
@@ -306,7 +308,7 @@ class Replay:
         self._mark(before[(count > 0) & ~self._last[before]], True)
         self._last[at] = is_last
         self._human[at] = False
-        self._weight[at] = 1
+        self._weight[at] = self._failure_weight
         self._decision[at] = fields["chunk_step"] == 0 if "chunk_step" in self.fields else False
         index = torch.from_numpy(at).to(self.device)
         for name in self.fields:

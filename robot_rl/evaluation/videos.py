@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -48,23 +49,22 @@ def write_videos(run: Path) -> list[Path]:
     task = task_of(meta["environment"])
     if simulator := simulator_of(task.env):
         raise ValueError(f"videos are not drawn of tasks in {simulator.name}'s own process: add videos=false")
-    env = make_env(task)
-    initial = load_states(env)
     episode, seed = _shown_episode(read_outcomes(run / "eval" / "episodes.csv"))
     written = []
-    for name, candidate in candidates.items():
-        policy = acting_policy(candidate, 1)
-        execute_asynchronously(policy, trained_execution(meta), repeated_in_hold(env.action_spec))
-        states = act_episode(env, policy, initial.states[episode], seed)
-        frames = list(render_states(env, states, overview(), SIZE, SIZE))
-        path = run / "videos" / f"{name}.mp4"
-        write_video(path, frames, fps=env.task.control_freq)
-        chosen = np.linspace(0, len(frames) - 1, SHEET_FRAMES).round().astype(int)
-        write_file(path.with_suffix(".png"), contact_sheet([frames[i] for i in chosen], columns=6))
-        written.append(path)
+    with closing(make_env(task)) as env:
+        initial = load_states(env)
+        for name, candidate in candidates.items():
+            policy = acting_policy(candidate, 1)
+            execute_asynchronously(policy, trained_execution(meta), repeated_in_hold(env.action_spec))
+            states = act_episode(env, policy, initial.states[episode], seed)
+            frames = list(render_states(env, states, overview(), SIZE, SIZE))
+            path = run / "videos" / f"{name}.mp4"
+            write_video(path, frames, fps=env.task.control_freq)
+            chosen = np.linspace(0, len(frames) - 1, SHEET_FRAMES).round().astype(int)
+            write_file(path.with_suffix(".png"), contact_sheet([frames[i] for i in chosen], columns=6))
+            written.append(path)
     shown = {"episode": episode, "evaluation": _evaluation_sha256(run)}
     write_file(run / "videos" / _SHOWN, (json.dumps(shown) + "\n").encode())
-    env.close()
     return written
 
 

@@ -47,7 +47,7 @@ class OffPolicyConfig:
     demo_ratio_steps: int = 20_000
     """Environment steps over which the fraction changes from start to end."""
     success_weight: float = 1.0
-    """Sampling weight of steps of successful episodes, relative to failed ones; at least 1."""
+    """Sampling weight of steps of successful episodes, relative to failed and open ones; at least 1."""
     n_step: int = 8
     """Steps of the n-step return."""
     gamma: float = 0.98
@@ -153,9 +153,10 @@ class OffPolicyConfig:
     def value_range(self) -> tuple[float, float]:
         """Smallest and largest possible return.
 
-        Success gives 1 and ends the episode; each step gives the offset minus a possible gripper penalty.
+        Success gives 1 and ends the episode; each step gives the offset minus a possible penalty, twice if
+        both grippers of two arms switch.
         """
-        lowest, highest = self.reward_offset - self.gripper_penalty, 1 + self.reward_offset
+        lowest, highest = self.reward_offset - 2 * self.gripper_penalty, 1 + self.reward_offset
         forever = 1 - self.gamma
         return min(lowest / forever, lowest, 0.0), max(highest, self.reward_offset / forever, 0.0)
 

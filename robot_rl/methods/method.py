@@ -170,6 +170,12 @@ class OffPolicyMethod(AgentMethod):
                     "first update needs a whole chunk of the base in the replay; set it to at least "
                     f"{needed}"
                 )
+            # One chunk is over while the next is executed.
+            if self.config.replay_capacity < (rows := 2 * needed):
+                raise ValueError(
+                    f"method.replay_capacity={self.config.replay_capacity}: with method.windows=decisions "
+                    f"two chunks of each environment take {rows} rows; choose much more"
+                )
         if self.replay_content.base_images and self.encoder != BASE_FEATURES:
             runs = f"method={self.config.name} runs the base in its updates, and {path}"
             if base.is_remote:

@@ -183,7 +183,16 @@ def build_off_policy(
     learner = method.build_learner(agent, context)
     features_of = fingerprint(context.base) if context.encoder.features else ""
     kind = DecisionReplay if method.replay_content.decisions_only else Replay
-    replay = kind(rows, config.num_envs, context.action_size, fields, inputs.device, switch, features_of)
+    replay = kind(
+        rows,
+        config.num_envs,
+        context.action_size,
+        fields,
+        inputs.device,
+        switch,
+        features_of,
+        failure_weight=1 / config.success_weight,
+    )
     sampler = MixedSampler(config, replay, demos, method.window(context.base), inputs.seed)
     imagined = None
     if imagination:

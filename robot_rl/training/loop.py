@@ -94,7 +94,7 @@ class Run:
 
 
 class NotFinite(RuntimeError):
-    """A loss, value, gradient or reward became NaN or infinite; the last checkpoint is intact."""
+    """A loss, value, gradient, action or reward became NaN or infinite; the last checkpoint is intact."""
 
 
 def restore_run(run: Run, base: str = "") -> dict[str, Any] | None:
@@ -157,6 +157,19 @@ def check_reward(reward: NDArray[np.float32], step: int) -> None:
     """Raises NotFinite if a reward is NaN or infinite."""
     if not np.isfinite(reward).all():
         raise NotFinite(f"the reward became NaN or infinite at step {step}")
+
+
+def check_action(action: NDArray[np.float32], metrics: Mapping[str, Tensor], step: int) -> None:
+    """Check the actions of an updated policy; `metrics` are those of the last update.
+
+    Raises:
+        NotFinite: if one is NaN or infinite, as it may be on a GPU before the metrics are looked at.
+    """
+    if not np.isfinite(action).all():
+        finite_metrics(metrics, step)
+        raise NotFinite(
+            f"the policy's action became NaN or infinite at step {step}; the last checkpoint is intact"
+        )
 
 
 def is_due(every: int, before: int, now: int) -> bool:

@@ -12,7 +12,15 @@ from robot_rl.imagination.planning import Planner
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.policies.finetuned.candidates import CandidatesPolicy
 from robot_rl.training.components import OffPolicyComponents
-from robot_rl.training.loop import Intervals, Run, check_reward, is_due, restore_run, saved_up_to_here
+from robot_rl.training.loop import (
+    Intervals,
+    Run,
+    check_action,
+    check_reward,
+    is_due,
+    restore_run,
+    saved_up_to_here,
+)
 from robot_rl.training.rollout import TrainingRollout
 from robot_rl.training.updater import Updater
 
@@ -42,6 +50,8 @@ def train_off_policy(
     def decide() -> None:
         policy.active = learner.warmed_up and step >= config.warmup_steps
         rollout.decide()
+        assert rollout.action is not None
+        check_action(rollout.action, updater.metrics, step)
 
     def settle() -> None:
         if is_due(intervals.log_every, run.logged, step):

@@ -8,6 +8,7 @@ from robot_rl.training.components import OnPolicyComponents
 from robot_rl.training.loop import (
     Intervals,
     Run,
+    check_action,
     check_reward,
     is_due,
     restore_run,
@@ -29,6 +30,8 @@ class _Updater:
     def decide(self, step: int) -> None:
         """Choose the next action, then update if the buffer is full; `step` is the environment step."""
         self.rollout.decide()
+        assert self.rollout.action is not None
+        check_action(self.rollout.action, self.metrics, step)
         self.buffer.add_decision({**self.rollout.obs, **self.rollout.fields})
         if self.buffer.full:
             self.metrics = self.learner.update(self.buffer.tensors(self._device))

@@ -135,8 +135,7 @@ class Updater:
         if self.imagination and not interrupted:
             rows = self.replay.episode_rows(env_id, self.imagination.episode_fields)
             self.imagination.add_rows(rows, success=success)
-        weight = 1.0 if success else 1 / self.config.success_weight
-        self.replay.close_episode(np.array([env_id]), success=success, weight=weight)
+        self.replay.close_episode(np.array([env_id]), success=success)
 
     def log(self, step: int) -> None:
         """Write the metrics of the last update.

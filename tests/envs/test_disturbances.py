@@ -166,7 +166,7 @@ def test_what_a_task_does_not_have_is_refused() -> None:
     with pytest.raises(ValueError, match="no object of simple shapes"):
         disturbances.size(scene(WITHOUT_OBJECT), rng())
     with pytest.raises(ValueError, match="no whole number of substeps"):
-        disturbances.rate(replace(TASK, control_freq=30))
+        disturbances.rate(replace(TASK, control_freq=50))
     faster = disturbances.rate(TASK)
     assert (faster.control_freq, faster.horizon) == (25, 1.25 * TASK.horizon)
     with pytest.raises(ValueError, match="under=fog: choose from camera, light"):
@@ -212,3 +212,16 @@ def test_the_same_episode_is_disturbed_in_the_same_way(name: str) -> None:
         assert not np.array_equal(episode(other, starts[0]), first)
     env.close()
     other.close()
+
+
+def test_a_removed_object_is_observed_where_it_is_from_the_first_step_on() -> None:
+    env = DisturbedEnv(TASK, "removed", 0)
+    obs, _ = env.reset(seed=0)
+    model, data = env._scene.model, env._scene.data
+    cube = data.body(model.body("cube_main").id).xpos
+    np.testing.assert_allclose(env.raw["cube_pos"], cube, atol=1e-12)
+    assert cube[0] > 1
+    at = list(env.observation_spec.state_keys).index("cube_pos")
+    first = sum(env.observation_spec.state_dims[:at])
+    np.testing.assert_allclose(obs["state"][first : first + 3], cube, rtol=1e-6)
+    env.close()

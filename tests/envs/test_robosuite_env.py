@@ -200,12 +200,19 @@ def test_difference_in_the_controller_is_seen(lift: RobosuiteEnv) -> None:
     [
         ({"env": "Lft"}, "no environment 'Lft'"),
         ({"state_keys": ["cube_pos", "cub"]}, "does not observe cub;"),
+        (
+            {"control_freq": 30},
+            r"control_freq=30: .* no whole number of the 500 .*; choose one of .* 20, 25, 50,",
+        ),
+        ({"control_freq": 1000}, r"control_freq=1000: .* 250, 500"),
+        ({"control_freq": 0}, r"task\.control_freq=0: give control steps per second"),
+        ({"horizon": -1}, r"task\.horizon=-1: it must not be negative"),
+        ({"model_seed": -1}, r"task\.model_seed=-1: it must not be negative"),
     ],
 )
 def test_task_that_robosuite_does_not_have_is_refused(change: dict, message: str) -> None:
-    task = TaskConfig(**{**vars(load_group("task", "lift", TaskConfig)), **change})
     with pytest.raises(ValueError, match=message):
-        make_env(task)
+        make_env(TaskConfig(**{**vars(load_group("task", "lift", TaskConfig)), **change}))
 
 
 def test_image_of_a_restored_state_shows_that_state() -> None:

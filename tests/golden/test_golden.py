@@ -89,7 +89,7 @@ def derived_dataset() -> dict[str, Any]:
 
 def filled_replay(streams: int = 2) -> Replay:
     """Episodes of 3 and 4 steps, terminated and truncated in turn, in rings of 10 rows."""
-    replay = Replay(10 * streams, streams, 1, {"state": ((1,), torch.float32)})
+    replay = Replay(10 * streams, streams, 1, {"state": ((1,), torch.float32)}, failure_weight=0.25)
     for stream in range(streams):
         one, count = np.array([stream]), 0
         for episode in range(4):
@@ -105,7 +105,7 @@ def filled_replay(streams: int = 2) -> Replay:
                 )
                 count += 1
             replay.end(one, state=np.array([[100 * stream + count]], np.float32))
-            replay.close_episode(one, success=episode % 2 == 0, weight=1.0 if episode % 2 == 0 else 0.25)
+            replay.close_episode(one, success=episode % 2 == 0)
             count += 1
     return replay
 

@@ -224,6 +224,26 @@ def test_after_a_takeover_the_arm_is_held_until_the_new_chunk_is_there() -> None
     assert actions.tolist() == [[106, 103], [107, 103]]
 
 
+def test_after_a_takeover_a_late_first_chunk_does_not_bring_back_the_one_before_it() -> None:
+    later = Later()
+    policy = asynchronous("naive", 1, 11, 8, ActingPolicy(Counting(11, 8), 1, execute=2), submit=later)
+
+    def explore(steps: int, begin: int) -> list[list[float]]:
+        states = np.arange(begin, begin + steps, dtype=np.float32)
+        return [policy.act({"state": t.reshape(1, 1)}, explore=True).action[0].tolist() for t in states]
+
+    explore(12, begin=0)
+    later.waiting.clear()
+    policy.replan(0)
+    held = explore(5, begin=12)
+    # It has six actions left, of the eight that are to be chosen from.
+    later.finish()
+    held += explore(3, begin=17)
+    assert [motion for motion, _ in held] == [0] * 8
+    later.finish()
+    assert explore(2, begin=20) == [[20, 17], [21, 17]]
+
+
 def test_a_hold_repeats_the_gripper_that_a_person_has_commanded() -> None:
     later = Later()
     policy = asynchronous("naive", 2, 12, execute=4, submit=later)
@@ -277,6 +297,27 @@ def test_chunks_are_conditioned_on_the_actions_that_are_executed_until_they_arri
     assert len(base.prefixes) >= len(requested) >= 3
     for step, prefix in zip(requested, base.prefixes, strict=False):
         assert prefix == actions[step : step + delay].tolist()
+
+
+@pytest.mark.parametrize("late", [9, 10])
+def test_a_chunk_is_not_conditioned_on_actions_behind_which_the_arm_will_be_held(late: int) -> None:
+    """What is left of a chunk behind its last whole part of h steps is not executed."""
+    later, base = Later(), Prefixed(16, 4)
+    base.max_prefix = 6
+    policy = asynchronous("prefix", 6, 16, 4, ActingPolicy(base, 1), submit=later)
+    executed, requested = [], []
+    for step in range(40):
+        if step % late == late - 1:
+            later.finish()
+        executed += play(policy, 1, begin=step).tolist()
+        requested += [step] * (later.begun - len(requested))
+    later.finish()
+    conditioned = 0
+    for step, prefix in zip(requested[1:], base.prefixes, strict=False):
+        if prefix and step + 6 <= len(executed):
+            conditioned += 1
+            assert prefix == executed[step : step + 6]
+    assert conditioned
 
 
 class Choosing(ActingPolicy):

@@ -45,8 +45,8 @@ class Story:
 
     kind = Replay
 
-    def __init__(self, rows: int, streams: int) -> None:
-        self.replay = self.kind(rows * streams, streams, 1, FIELDS)
+    def __init__(self, rows: int, streams: int, failure_weight: float = 1.0) -> None:
+        self.replay = self.kind(rows * streams, streams, 1, FIELDS, failure_weight=failure_weight)
         self.rows = rows
         self.log: list[list[dict]] = [[] for _ in range(streams)]
         self.clock = 0
@@ -67,9 +67,9 @@ class Story:
         row = self._row(stream, last=True)
         self.replay.end(np.array([stream]), **self._fields(row))
 
-    def close(self, stream: int, weight: float = 1.0, *, success: bool = False) -> None:
+    def close(self, stream: int, *, success: bool = False) -> None:
         self.chunk_step[stream] = 0
-        self.replay.close_episode(np.array([stream]), success=success, weight=weight)
+        self.replay.close_episode(np.array([stream]), success=success)
 
     def transitions(self, n_step: int, chunk: int, bootstrap_truncation: bool) -> dict[int, Window]:
         """Brute force: first state -> the window that begins there."""
@@ -307,28 +307,32 @@ def test_draws_are_uniform_over_streams_of_different_length() -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 30  # chi-square, 10 degrees: p < 0.001
 
 
-def test_steps_are_drawn_in_proportion_to_the_weight_of_their_episode() -> None:
-    story = Story(40, 2)
-    for stream, length, weight in ((0, 4, 0.25), (1, 3, 1.0), (0, 3, 0.5), (1, 2, 0.25)):
+def test_steps_of_failed_and_open_episodes_are_drawn_less_often_than_those_of_successes() -> None:
+    story = Story(40, 2, failure_weight=0.25)
+    for stream, length, success in ((0, 4, False), (1, 3, True), (0, 3, True), (1, 2, False)):
         for _ in range(length):
             story.step(stream, 0.0, False)
         story.end(stream)
-        story.close(stream, weight)
+        story.close(stream, success=success)
     story.step(0, 0.0, False)
     story.step(0, 0.0, False)  # still open: one step whose next observation is known
-    weights = np.repeat([0.25, 1.0, 0.5, 0.25, 1.0], [4, 3, 3, 2, 1])
+    weights = np.repeat([0.25, 1.0, 1.0, 0.25, 0.25], [4, 3, 3, 2, 1])
     _, counts = np.unique(states(drawn(story.replay, 20_000)), return_counts=True)
     expected = 20_000 * weights / weights.sum()
     assert ((counts - expected) ** 2 / expected).sum() < 33  # chi-square, 12 degrees: p < 0.001
 
 
-def test_steps_are_drawn_while_all_episodes_have_a_small_weight() -> None:
-    story = Story(40, 1)
+def test_while_nothing_has_succeeded_steps_of_failed_and_open_episodes_are_drawn_alike() -> None:
+    story = Story(40, 1, failure_weight=1e-4)
     for _ in range(4):
         story.step(0, 0.0, False)
     story.end(0)
-    story.close(0, 1e-4)
-    assert len(states(drawn(story.replay, 1000))) == 1000
+    story.close(0)
+    for _ in range(3):
+        story.step(0, 0.0, False)
+    _, counts = np.unique(states(drawn(story.replay, 6000)), return_counts=True)
+    assert len(counts) == 4 + 2
+    assert ((counts - 1000) ** 2 / 1000).sum() < 21  # chi-square, 5 degrees: p < 0.001
 
 
 def test_steps_know_whether_their_episode_succeeded() -> None:
@@ -348,15 +352,15 @@ def test_steps_know_whether_their_episode_succeeded() -> None:
 
 
 def test_weight_of_an_episode_is_forgotten_with_its_rows() -> None:
-    story = told([], 6, 1)
+    story = Story(6, 1, failure_weight=0.1)
     for _ in range(2):  # the second one is longer than the ring
         for _ in range(8):
             story.step(0, 0.0, False)
         story.end(0)
-        story.close(0, 0.1)
+        story.close(0)
     for _ in range(3):
         story.step(0, 0.0, False)
-    story.close(0, 1.0)
+    story.close(0, success=True)
     held = story.transitions(1, 0, True)
     old, new = sorted(held)[:2], sorted(held)[2:]  # before the row of the last observation and after it
     _, counts = np.unique(states(drawn(story.replay, 5000)), return_counts=True)
@@ -369,7 +373,7 @@ def test_weight_of_an_episode_is_forgotten_with_its_rows() -> None:
 def test_resumed_replay_draws_and_fills_the_same(chapters: int) -> None:
     story = told([(i % 2, [0.1 * i, 0.2, 0.3], "truncated") for i in range(chapters)], 7, 2)
     story.step(0, 0.1, False)
-    story.close(0, 0.5)
+    story.close(0)
     other = Story(7, 2)
     other.replay.load_state_dict(story.replay.state_dict())
     other.clock, other.log, other.chunk_step = story.clock, story.log, list(story.chunk_step)
@@ -379,7 +383,7 @@ def test_resumed_replay_draws_and_fills_the_same(chapters: int) -> None:
         for one in (story, other):
             one.step(1, 0.7, False)
             if i == 5:
-                one.close(1, 0.3)
+                one.close(1)
             options = {"chunk": H, "chunk_starts_only": i % 2 == 0}
             batches.append(drawn(one.replay, 50, n_step=3, seed=3, **options))
             one.clock -= one is story  # both tell the same
@@ -395,7 +399,7 @@ def test_saved_state_does_not_change_with_the_replay() -> None:
     copy = {key: np.array(value) for key, value in saved.items()}
     for _ in range(6):
         story.step(0, 5.0, False)
-    story.close(0, 0.5)
+    story.close(0)
     for key, value in copy.items():
         np.testing.assert_array_equal(saved[key], value)
 

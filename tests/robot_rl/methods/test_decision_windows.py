@@ -185,6 +185,10 @@ def test_a_worker_asks_the_base_at_decisions_alone() -> None:
     ("given", "message"),
     [
         (("method.warmup_steps=9", "method.num_envs=2"), r"method\.warmup_steps=9: .* set it to at least 10"),
+        (
+            ("method.warmup_steps=20", "method.num_envs=2", "method.replay_capacity=19"),
+            r"method\.replay_capacity=19: .*two chunks of each environment take 20 rows",
+        ),
         (("method.n_step=6",), r"method\.n_step=6: .*chunks of 4 executed steps; choose a multiple of 4"),
         (("imagination=state", "device=cpu"), "begins at any step, .*: leave one of them out"),
     ],

@@ -21,7 +21,7 @@ from robot_rl.errors import UserError
 from robot_rl.runs import list_checkpoints
 from robot_rl.training.checkpoint import load_checkpoint
 from robot_rl.training.logger import read_metrics
-from robot_rl.training.loop import NotFinite, check_reward
+from robot_rl.training.loop import NotFinite, check_action, check_reward
 from robot_rl.training.updater import Updater
 from tests.conftest import SMALL_BASE, SMALL_RL, RunCommand
 from tests.hardware.processes import PATIENCE
@@ -243,6 +243,17 @@ def test_reward_that_is_not_finite_is_an_error(value: float) -> None:
     with pytest.raises(NotFinite, match="reward became NaN or infinite at step 7"):
         check_reward(np.array([0, value], np.float32), 7)
     check_reward(np.array([0, 1], np.float32), 7)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_action_that_is_not_finite_is_an_error_that_names_the_loss_that_led_to_it(value: float) -> None:
+    action = np.array([[0, value]], np.float32)
+    with pytest.raises(NotFinite, match="action became NaN or infinite at step 7; the last checkpoint is"):
+        check_action(action, {"critic_loss": torch.zeros(())}, 7)
+    with pytest.raises(NotFinite, match="critic_loss became NaN or infinite at step 7"):
+        check_action(action, {"critic_loss": torch.tensor(value)}, 7)
+    # On a GPU metrics are read when they are logged, and not for each action.
+    check_action(np.zeros((1, 2), np.float32), {"critic_loss": torch.tensor(value)}, 7)
 
 
 def test_options_that_earlier_versions_did_not_have_are_recorded_only_if_they_are_used() -> None:
