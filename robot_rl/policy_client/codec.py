@@ -55,11 +55,14 @@ class MessageError(ValueError):
 def split_rows(
     arrays: Mapping[str, NDArray[Any]], max_batch: int, max_chunks: int = MAX_CHUNKS
 ) -> Iterator[dict[str, NDArray[Any]]]:
-    """Split arrays [B, …] into parts that fit in a request; a row with noise [B, N, …] asks for N chunks."""
+    """Split arrays [B, …] into parts that fit in a request; a row with noise [B, N, …] asks for N chunks.
+
+    The reply to noise has the noise again, and chunks of its size.
+    """
     rows = len(next(iter(arrays.values())))
     size = sum(array.nbytes // rows for array in arrays.values())
     samples = arrays[NOISE].shape[1] if NOISE in arrays else 1
-    most = max(1, min(max_batch, max_chunks // samples, MAX_MESSAGE // 2 // size))
+    most = max(1, min(max_batch, max_chunks // samples, MAX_MESSAGE // 3 // size))
     for at in range(0, rows, most):
         yield {name: array[at : at + most] for name, array in arrays.items()}
 

@@ -33,6 +33,10 @@ class PolicyLost(ServerLost):
     """A policy server is gone, or its answers cannot be used."""
 
 
+class PolicyRefused(PolicyLost):
+    """A policy server answered a request with an error."""
+
+
 Ask = Callable[[Mapping[str, Any]], dict[str, Any]]
 Identify = Callable[[Mapping[str, Any], bytes, Ask], str]
 """Names the policy of a server, from its metadata, the same as bytes, and a way to ask it."""
@@ -92,11 +96,11 @@ class PolicyConnection:
             deadline = time.monotonic() + self._timeout
             return self._retry(lambda: self._exchange(request, deadline), deadline)
 
-    def lost(self, why: str) -> PolicyLost:
+    def lost(self, why: str, kind: type[PolicyLost] = PolicyLost) -> PolicyLost:
         """An error with the server's address; the next request connects again."""
         with self._lock:
             _close(self._open)
-        return PolicyLost(f"the policy server at {self.url} cannot be used: {why}")
+        return kind(f"the policy server at {self.url} cannot be used: {why}")
 
     # ---- with the lock -----------------------------------------------------------------------------------
 
@@ -173,7 +177,7 @@ class PolicyConnection:
         connection.send(encode(request))
         reply = connection.recv(max(deadline - time.monotonic(), 0.0))
         if isinstance(reply, str):
-            raise self.lost(f"it says {_line(reply)!r}")
+            raise self.lost(f"it says {_line(reply)!r}", PolicyRefused)
         return self._decoded(reply)
 
     def _decoded(self, frame: bytes) -> dict[str, Any]:

@@ -24,6 +24,7 @@ _Size = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 class _Observation(msgspec.Struct):
     obs_steps: _Size
+    prompt: bool
 
 
 class _Metadata(msgspec.Struct):
@@ -52,6 +53,7 @@ class LeRobotClient(OpenpiClient):
                 f"{connection.url} describes itself in another way ({error}): update it"
             ) from None
         self.obs_steps = self._described.observation.obs_steps
+        self.reads_prompt = self._described.observation.prompt
         super().__init__(connection, config, environment)
         if self._described.noise is not None:
             self.spec = replace(self.spec, noise_shape=self._described.noise, deterministic=True)

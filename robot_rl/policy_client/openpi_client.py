@@ -28,6 +28,8 @@ class OpenpiClient:
 
     obs_steps = 1
     """Frames of an observation that are sent."""
+    reads_prompt = True
+    """Whether the policy reads an instruction."""
 
     def __init__(
         self, connection: PolicyConnection, config: RemoteConfig, environment: Mapping[str, Any]
@@ -54,11 +56,15 @@ class OpenpiClient:
                 f"{where} does not describe its actions: it can only be the base of a run, base=remote"
             )
         self.example_instruction = first = next(iter(environment.get("instructions", [])), None)
-        self._told = encode_instruction(first) if first and config.prompt is None else None
+        if config.prompt is not None and not self.reads_prompt:
+            raise ValueError(f"base.prompt={config.prompt!r}: {where} serves a policy that reads none")
+        told = first if config.prompt is None and self.reads_prompt else None
+        self._told = encode_instruction(told) if told else None
         """An instruction, if the task's are sent as prompts."""
         observed = ObservationSpec.from_dict(environment["observation_spec"])
         self._action_spec = spec_from_list(environment["action_spec"])
         _check_mapping(config, where, observed, self._action_spec)
+        _check_keys(config, with_prompt=bool(told) or config.prompt is not None)
         ends = list(accumulate(observed.state_dims))
         self._parts = {
             key: slice(end - size, end)
@@ -211,3 +217,15 @@ def _check_mapping(
             raise ValueError(
                 f"base.{option}={declared}: that of the task's actions is {' and '.join(sorted(here))}"
             )
+
+
+def _check_keys(config: RemoteConfig, *, with_prompt: bool) -> None:
+    """Raises ValueError if an entry of a request would take another one's place, or have no values."""
+    sent = [*config.cameras.values(), *config.state, *([config.prompt_key] if with_prompt else [])]
+    if repeated := [name for name in sent if sent.count(name) > 1]:
+        raise ValueError(
+            f"base.cameras, base.state and base.prompt_key name {repeated[0]!r} twice: each camera, state "
+            "and prompt has its own key of the server"
+        )
+    if empty := [name for name, keys in config.state.items() if not keys]:
+        raise ValueError(f"base.state: {empty[0]!r} has no keys of the task's state")

@@ -156,7 +156,7 @@ class PolicyInference:
 
     def check(self, request: Mapping[str, Any]) -> Query:
         spec, reads_features = self.base.spec, FEATURES in request and not self.tuned
-        if reads_features and (size := self.base.feature_size):
+        if reads_features and (size := self.base.feature_size) is not None:
             reader = RequestReader(request, [FEATURES], [], 0)
             obs: dict[str, NDArray[Any]] = {FEATURES: reader.floats(FEATURES, (size,))}
         else:

@@ -26,6 +26,7 @@ from websockets.http11 import Request, Response
 from robot_rl.errors import ServerLost
 from robot_rl.hardware.websocket_server import ServerThread, http_response
 from robot_rl.policy_client.codec import MAX_MESSAGE, MessageError, decode_request, encode
+from robot_rl.policy_client.connection import PolicyRefused
 from robot_rl.policy_server.inference import Inference
 from robot_rl.policy_server.requests import Query
 
@@ -223,8 +224,9 @@ class PolicyServer(ServerThread):
         try:
             replies = await loop.run_in_executor(self._worker, self._inference.infer, queries)
         except Exception as error:  # Told to each client by `_handle`.
-            if len(batch) > 1 and not isinstance(error, ServerLost):
-                # One of the requests may be the reason: the others are answered.
+            if len(batch) > 1 and (isinstance(error, PolicyRefused) or not isinstance(error, ServerLost)):
+                # One of the requests may be the reason, also where the base is another server's: the others
+                # are answered.
                 for waiting in batch:
                     await self._answer_batch([waiting])
                 return

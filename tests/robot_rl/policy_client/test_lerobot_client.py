@@ -43,7 +43,7 @@ def serving(directory: Path, **description: Any) -> Iterator[tuple[str, Small]]:
 
 
 def remote(url: str, environment: dict[str, Any] = ENVIRONMENT, **changes: Any) -> RemoteBase:
-    mapping = {**MAPPING, "cameras": {CAMERA: THEIRS}, "state": STATE, "gripper": [-1.0, 1.0]}
+    mapping = {**MAPPING, "cameras": {CAMERA: THEIRS}, "state": STATE, "gripper": [-1.0, 1.0], "prompt": None}
     options = {**mapping, "action_units": "normalized", **changes}
     return connect_base(RemoteConfig(url, timeout=20, **options), environment)
 
@@ -102,7 +102,7 @@ def test_a_policy_that_draws_its_own_noise_gives_samples_in_one_request(tmp_path
 def test_all_observation_steps_are_sent_oldest_first_with_each_rows_instruction(tmp_path: Path) -> None:
     told = {**ENVIRONMENT, "instructions": ["lift it", "leave it"]}
     with serving(tmp_path, obs_steps=2, prompt=True) as (url, process):
-        base = remote(url, told, prompt=None)
+        base = remote(url, told)
         assert base.spec.obs_steps == 2
         texts = torch.from_numpy(np.stack([encode_instruction(text) for text in told["instructions"]]))
         obs = {name: torch.cat([value, value + 1], 1) for name, value in observations(2).items()}
@@ -113,6 +113,14 @@ def test_all_observation_steps_are_sent_oldest_first_with_each_rows_instruction(
         assert prompts == ("lift it", "leave it")
         np.testing.assert_array_equal(sent["observation.state"], obs["state"].numpy())
         np.testing.assert_array_equal(sent[THEIRS], obs[f"images.{CAMERA}"].numpy())
+
+
+def test_a_policy_that_reads_no_instruction_is_given_none(tmp_path: Path) -> None:
+    told = {**ENVIRONMENT, "instructions": ["lift it", "leave it"]}
+    with serving(tmp_path) as (url, _):
+        assert not remote(url, told).spec.instruction
+        with pytest.raises(ValueError, match=r"base\.prompt='lift': ws://.* serves a policy that reads none"):
+            remote(url, told, prompt="lift")
 
 
 def test_another_policy_at_the_same_address_is_noticed(tmp_path: Path) -> None:

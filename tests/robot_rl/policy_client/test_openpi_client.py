@@ -125,6 +125,9 @@ def test_normalised_actions_stay_as_they_are_within_their_bounds_and_the_user_is
         ({"action_frame": "tool"}, r"base\.action_frame=tool: that of the task's actions is base"),
         ({"execute": None}, r"base\.execute=None: .* predicts 3 steps"),
         ({"execute": 4}, r"base\.execute=4: .* predicts 3 steps"),
+        ({"cameras": {CAMERA: "observation/state"}}, r"name 'observation/state' twice: each camera, state"),
+        ({"prompt_key": "observation/gripper"}, r"name 'observation/gripper' twice"),
+        ({"state": {"observation/state": []}}, r"base\.state: 'observation/state' has no keys of the task's"),
     ],
 )
 def test_a_server_whose_mapping_is_missing_or_wrong_is_refused(changes: dict[str, Any], words: str) -> None:

@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from robot_rl.policy_client.codec import decode, encode
+from robot_rl.policy_client.connection import PolicyRefused
 from robot_rl.policy_server import server as server_module
 from robot_rl.policy_server.inference import PolicyInference
 from robot_rl.policy_server.requests import Query
@@ -136,6 +137,8 @@ class Slow:
         self.checked = 0
         self.batches: list[int] = []
         self.waits = False
+        self.error: Exception = RuntimeError("unlucky")
+        """What the number 13 leads to."""
 
     def check(self, request: dict[str, Any]) -> Query:
         self.checked += 1
@@ -145,7 +148,7 @@ class Slow:
         assert self.go.wait(PATIENCE)
         self.batches.append(len(queries))
         if any(query.seed == 13 for query in queries):
-            raise RuntimeError("unlucky")
+            raise self.error
         return [{"number": query.seed} for query in queries]
 
 
@@ -172,8 +175,10 @@ def test_requests_that_wait_are_answered_together_and_each_gets_its_own() -> Non
         assert max(slow.batches) > 1
 
 
-def test_a_request_that_fails_costs_those_that_were_computed_with_it_nothing() -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, PolicyRefused])  # the second is another server's answer
+def test_a_request_that_fails_costs_those_that_were_computed_with_it_nothing(kind: type[Exception]) -> None:
     slow = Slow()
+    slow.error = kind("unlucky")
     with serving(slow) as port:
         answers: dict[int, str | int] = {}
 
@@ -190,7 +195,7 @@ def test_a_request_that_fails_costs_those_that_were_computed_with_it_nothing() -
         slow.go.set()
         for thread in threads:
             thread.join(PATIENCE)
-    assert answers == {1: 1, 13: "the policy failed: RuntimeError: unlucky", 4: 4}
+    assert answers == {1: 1, 13: f"the policy failed: {kind.__name__}: unlucky", 4: 4}
 
 
 def test_a_check_that_waits_for_another_server_holds_up_no_other_client() -> None:
