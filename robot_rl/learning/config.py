@@ -153,10 +153,9 @@ class OffPolicyConfig:
     def value_range(self) -> tuple[float, float]:
         """Smallest and largest possible return.
 
-        Success gives 1 and ends the episode; each step gives the offset minus a possible penalty, twice if
-        both grippers of two arms switch.
+        Success gives 1 and ends the episode; each step gives the offset minus a possible gripper penalty.
         """
-        lowest, highest = self.reward_offset - 2 * self.gripper_penalty, 1 + self.reward_offset
+        lowest, highest = self.reward_offset - self.gripper_penalty, 1 + self.reward_offset
         forever = 1 - self.gamma
         return min(lowest / forever, lowest, 0.0), max(highest, self.reward_offset / forever, 0.0)
 
