@@ -7,6 +7,7 @@ from typing import Self
 
 from robot_rl.hardware.clock import MS, Clock, MonotonicClock
 from robot_rl.hardware.connection import (
+    PROBE_WAIT,
     Connection,
     NoAnswer,
     NotAtHome,
@@ -187,8 +188,8 @@ class RobotClient:
         return self._connection.to_server(t)
 
     def keep_time(self) -> None:
-        """Keep the clock offset up to date without waiting; for clients that send no commands for long."""
-        self._connection.keep_time()
+        """Keep the clock offset up to date; for clients that send no commands for long. Waits up to 10 ms."""
+        self._connection.keep_time(PROBE_WAIT)
 
     # ---- requests --------------------------------------------------------------------------------------
 

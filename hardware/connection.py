@@ -2,7 +2,7 @@
 
 import uuid
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import zmq
 
@@ -30,6 +30,8 @@ from robot_rl.hardware.protocol.security import ClientKeys
 from robot_rl.hardware.protocol.sockets import ClientSockets, ready
 from robot_rl.hardware.realtime import message_context
 
+PROBE_WAIT: Final = 10 * MS
+"""Time for which a client without requests waits for the answer to a clock probe, ns."""
 _FIRST_PROBES = 8
 _MAX_MISSED_STATES = 20
 """State periods without a state after which the socket reconnects; never less than `MAX_SILENCE`."""
@@ -85,6 +87,8 @@ class Connection:
         self._clock = clock
         self._sync = ClockSync()
         self._probe_due = 0
+        self._probing = False
+        """Whether the newest clock probe may still be answered."""
         self._welcome: Welcome | None = None
         self._context = message_context()
         self._sockets = sockets = ClientSockets(self._context, address, keys, insecure=insecure)
@@ -169,7 +173,7 @@ class Connection:
         except zmq.Again:
             raise self._no_answer(socket, type(request), "the connection is full or was lost") from None
         while (left := deadline - self._clock.now()) > 0:
-            if not ready(socket, zmq.POLLIN, -(-left // MS)):
+            if not self._await_message(socket, left):
                 continue
             message = self._receive(socket)
             if message is None:
@@ -249,12 +253,13 @@ class Connection:
         """Present time on the server's clock, ns."""
         return self.to_server(self._clock.now())
 
-    def keep_time(self) -> None:
-        """Send a clock probe if one is due and process answers that have arrived; does not wait."""
-        while ready(self.ctrl):
-            message = self._receive(self.ctrl)
-            if message:
-                self._set_aside(message)
+    def keep_time(self, wait: int = 0) -> None:
+        """Send a clock probe if one is due, and process answers that have arrived.
+
+        A probe tells no more than when its answer is processed. A request that follows does that as soon as
+        the answer arrives; a client that sends none gives a time to `wait` for it, ns.
+        """
+        self._take_answers()
         self._reconnectors[self.ctrl].reconnect_if_silent()
         now = self._clock.now()
         if now >= self._probe_due:
@@ -263,6 +268,26 @@ class Connection:
             # Without a connection the probe is sent next time.
             with suppress(zmq.Again):
                 self.ctrl.send(encode(self.stamp.request(TimeSync)))
+                self._probing = True
+            if wait and self._probing and ready(self.ctrl, zmq.POLLIN, -(-wait // MS)):
+                self._take_answers()
+
+    def _take_answers(self) -> None:
+        """Process the answers on `ctrl` that no request waits for."""
+        while ready(self.ctrl):
+            message = self._receive(self.ctrl)
+            if message:
+                self._set_aside(message)
+
+    def _await_message(self, socket: "zmq.Socket[bytes]", left: int) -> bool:
+        """Wait up to `left` [ns] for a message; a clock probe's answer is processed when it arrives."""
+        most_ms = -(-left // MS)
+        if socket is self.ctrl or not self._probing:
+            return ready(socket, zmq.POLLIN, most_ms)
+        arrived = [one for one, _ in zmq.zmq_poll([(socket, zmq.POLLIN), (self.ctrl, zmq.POLLIN)], most_ms)]
+        if self.ctrl in arrived:
+            self._take_answers()
+        return socket in arrived
 
     def _take_probe(self, answer: TimeSyncReply, now: int) -> None:
         try:
@@ -270,6 +295,7 @@ class Connection:
         except ValueError:
             # The message was damaged.
             self.late += 1
+        self._probing = False
         self._probe_due = now + self._sync.interval
 
     def _set_aside(self, message: Message) -> None:

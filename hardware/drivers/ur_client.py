@@ -155,6 +155,8 @@ class UrClient:
         try:
             data = self._commands.recv(_MAX_MESSAGE)
         except OSError as error:
+            # A later answer would be taken for that to the next command.
+            self.kill()
             raise DriverError(f"{what}: {error}") from error
         if not data:
             raise DriverError(f"{what}: its process ended")

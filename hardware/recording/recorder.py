@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from robot_rl.hardware.clock import MS, MonotonicClock
-from robot_rl.hardware.connection import Connection, NoAnswer
+from robot_rl.hardware.connection import PROBE_WAIT, Connection, NoAnswer
 from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.endpoints import Address
 from robot_rl.hardware.protocol.messages import Mode
@@ -256,7 +256,7 @@ class Recorder:
         self._check_due = now + _CHECK_INTERVAL
         if self._changed:
             self._reconnect()
-        self._connection.keep_time()
+        self._connection.keep_time(PROBE_WAIT)
         if self._episode is not None and now >= self._clock_due:
             self._clock_due = now + _CLOCK_INTERVAL
             known = self._connection.offset()

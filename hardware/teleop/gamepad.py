@@ -170,8 +170,11 @@ class Gamepad(FileDevice):
             axes = {axis: device.absinfo(axis) for axis in dict(device.capabilities(absinfo=False))[_ABS]}
 
             def query() -> Held:
-                now = {axis: device.absinfo(axis).value for axis in axes}
-                return Held(now, frozenset(device.active_keys()))
+                try:
+                    now = {axis: device.absinfo(axis).value for axis in axes}
+                    return Held(now, frozenset(device.active_keys()))
+                except OSError as error:
+                    raise DeviceError(f"lost the gamepad: {error.strerror}") from error
 
             ranges = {axis: Range(info.min, info.max) for axis, info in axes.items()}
             self._decoder = GamepadDecoder(ranges, query)

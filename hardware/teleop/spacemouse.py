@@ -68,6 +68,9 @@ class SpaceMouseDecoder:
             self._clutch.touch(now)
 
     def forget(self, data: bytes, now: int) -> None:
+        if data[0] == 3 and len(data) > 1:
+            # A release that is missed would hide the next press.
+            self._buttons = data[1]
         self._clutch.release()
         self._halves = [(0.0,) * 3, (0.0,) * 3]
 

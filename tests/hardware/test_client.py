@@ -19,6 +19,7 @@ from robot_rl.hardware.client import (
     ServerChanged,
     StaleState,
 )
+from robot_rl.hardware.protocol.clock_sync import ClockSync
 from robot_rl.hardware.protocol.codec import Stamper, decode_server, encode
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.messages import Code, Command, Event, Mode, Refused, State
@@ -125,6 +126,35 @@ def test_a_command_that_waits_for_its_connection_is_dated_from_before(
         (command,) = (request for request in sent if isinstance(request, Command))
         assert command.t_sent < shown[0]
         _calm(late)
+
+
+@pytest.mark.parametrize("commands", [True, False])
+def test_a_clock_probe_measures_its_round_trip_and_not_how_often_the_client_calls(
+    server: Server, commands: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a client that commands, and of one that only listens."""
+    round_trips: list[int] = []
+    add = ClockSync.add
+
+    def noted(sync: ClockSync, t0: int, t1: int, t2: int, t3: int) -> None:
+        round_trips.append(t3 - t0)
+        add(sync, t0, t1, t2, t3)
+
+    with server.client("me", "operator") as client:
+        monkeypatch.setattr(ClockSync, "add", noted)
+        _calm(client)
+
+        def exact() -> bool:
+            time.sleep(0.1)
+            if commands:
+                # Refused without a lease, which is an answer as well.
+                with pytest.raises(CommandRefused):
+                    client.command("joint_position", [0.0] * 7, ttl_ms=1000)
+            else:
+                client.keep_time()
+            return len(round_trips) > 3 and min(round_trips) < 50e6
+
+        eventually(exact, "the time of an answer is that of its arrival")
 
 
 def test_an_arm_that_is_set_up_for_another_robot_is_not_armed(robot: RobotClient) -> None:

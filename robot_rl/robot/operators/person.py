@@ -159,7 +159,13 @@ class Person:
         disarming = False
         while not done.wait(_POLL_S):
             # The keys of a terminal still stop the arm when its device is lost.
-            sample = self._read()
+            try:
+                sample = self._read()
+            except Exception as error:
+                # Whatever it is, the person may no longer be heard: once, the arm is stopped.
+                sample = None
+                self._stop_pending |= self.lost is None
+                self.lost = DeviceError(f"the {self._device.name} failed: {type(error).__name__}: {error}")
             marks = sample.marks if sample else ()
             self._stop_pending |= "stop" in marks
             if self._stop_pending:

@@ -139,9 +139,11 @@ class SharedRobot:
     def disarm(self) -> None:
         try:
             self._stopper.disarm()
-        except RequestRefused:
-            # A key without the role operator may stop the arm, but not disarm it for another client.
-            self._stopper.stop("the operator disarms")
+        except RequestRefused as refusal:
+            # A key without the role operator may stop the arm, but not disarm it for another client. What is
+            # refused otherwise is an arm that follows no commands already.
+            if refusal.code in (Code.NO_LEASE, Code.ROLE):
+                self._stopper.stop("the operator disarms")
 
     def acknowledge(self) -> None:
         state = self._client.sample()

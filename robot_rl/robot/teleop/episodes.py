@@ -89,8 +89,12 @@ class BackgroundRecorder:
                     return
                 self._press(key)
                 self._done += 1
-        except RecorderError as error:
-            self.failure = str(error)
+        except Exception as error:
+            # Also if it is a bug: else the recorder would seem to work on.
+            known = isinstance(error, RecorderError)
+            self.failure = str(error) if known else f"the recorder failed: {type(error).__name__}: {error}"
+            if not known:
+                raise
 
     def _press(self, key: str) -> None:
         before = self.status.last

@@ -399,6 +399,20 @@ def test_a_process_that_the_machine_does_not_start_is_a_fault_of_the_arm(
     assert driver.read().q == pytest.approx(arm.q, abs=1e-6)
 
 
+def test_a_process_that_answers_too_late_is_replaced(arm: SimulatedArm, driver: UrDriver) -> None:
+    """Its answer would be taken for that to the next command."""
+    client = driver._client
+    assert client is not None
+    client._commands.settimeout(0.05)
+    os.kill(process_of(driver), signal.SIGSTOP)
+    with pytest.raises(DriverError, match="the arm takes no setpoints: timed out"):
+        client.start()
+    assert client._process.poll() is not None
+    driver.recover()
+    assert driver._client is not client
+    assert driver.read().q == pytest.approx(arm.q, abs=1e-6)
+
+
 def test_an_arm_that_is_stopped_is_not_opened(arm: SimulatedArm) -> None:
     programs = arm.tell("emergency_stop on")["programs"]
     driver = make(config(arm.host), ArmClock(arm))

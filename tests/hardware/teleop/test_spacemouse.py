@@ -155,6 +155,15 @@ def test_what_waited_while_the_program_was_stopped_moves_nothing() -> None:
     assert not sample.enable
 
 
+def test_a_button_that_was_released_unseen_counts_when_it_is_pressed_again() -> None:
+    decoder = SpaceMouseDecoder()
+    decoder.feed(buttons(0), 0)
+    decoder.forget(buttons(), 900 * MS)
+    assert not decoder.sample(900 * MS).enable
+    decoder.feed(buttons(0), 1000 * MS)
+    assert decoder.sample(1000 * MS).enable
+
+
 def test_only_what_is_a_spacemouse_is_found(tmp_path: Path) -> None:
     devices = {
         "hidraw0": ("0003:0000046D:0000C077", b"\x05\x01\x09\x02\xa1\x01"),  # a mouse of the same maker

@@ -296,6 +296,29 @@ def test_a_stop_that_the_robot_does_not_answer_is_repeated(person: Person, devic
     assert len(attempts) == 3
 
 
+def test_a_device_that_fails_in_an_unknown_way_stops_the_arm_once_and_is_read_on(
+    person: Person, device: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stops: list[bool] = []
+    read, reads = device.read, [0]
+
+    def broken() -> Sample | None:
+        reads[0] += 1
+        if reads[0] < 5:
+            raise OSError("unplugged")
+        return read()
+
+    monkeypatch.setattr(device, "read", broken)
+    with person.monitor(lambda: stops.append(True), nothing):
+        eventually(lambda: reads[0] > 6, "it is read on")
+        assert len(stops) == 1
+        device.set(False, marks=("stop",))
+        eventually(lambda: len(stops) > 1, "a stop is still heard")
+        device.set(False)
+    with pytest.raises(DeviceError, match="failed: OSError: unplugged"):
+        person.begin(1)
+
+
 def test_an_unanswered_stop_is_requested_again(
     person: Person, device: FakeDevice, clock: SteppedClock
 ) -> None:
@@ -569,13 +592,16 @@ def test_a_success_that_was_none_is_taken_back(
     assert not without.revoked()
 
 
-def test_an_arm_that_may_not_be_disarmed_is_stopped() -> None:
+@pytest.mark.parametrize(("code", "stops"), [(Code.NO_LEASE, True), (Code.ROLE, True), (Code.MODE, False)])
+def test_an_arm_that_may_not_be_disarmed_is_stopped_unless_it_is_disarmed_already(
+    code: Code, stops: bool
+) -> None:
     stopped: list[str] = []
 
     def refuse() -> None:
-        raise RequestRefused(Code.NO_LEASE, "only the lease's holder or an operator may")
+        raise RequestRefused(code, "refused")
 
     env: Any = SimpleNamespace(action_spec=())
     stopper: Any = SimpleNamespace(disarm=refuse, stop=stopped.append)
     SharedRobot(env, stopper, stopper, SteppedClock()).disarm()
-    assert stopped == ["the operator disarms"]
+    assert stopped == ["the operator disarms"] * stops

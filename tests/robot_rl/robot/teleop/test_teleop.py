@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from robot_rl.cli.main import main
-from robot_rl.hardware.client import REST, RobotClient
+from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.protocol.codec import decode_server
 from robot_rl.hardware.protocol.messages import Commanded, Mode, State
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.records import Received
+from robot_rl.hardware.spec import REST
 from tests.hardware.processes import PATIENCE, ROOT, Process, Server, await_event, eventually
 from tests.hardware.teleop.dynamixel_bus import Bus
 from tests.hardware.teleop.feeding import Feed, buttons, cap
