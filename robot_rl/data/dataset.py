@@ -38,6 +38,10 @@ from robot_rl.envs.observation import IMAGE_PREFIX, Observation, ObservationSpec
 FORMAT_VERSION = 1
 EPISODE_KEYS = {"episode_ends": "i8", "episode_success": "?", "episode_seed": "i8"}
 TARGET: Final = "target_action"
+UNUSED_TARGETS: Final = (
+    f"actions are those that were executed: other programs do not read {TARGET}, which this one imitates"
+)
+"""Notice of an export."""
 """Name of the array with the actions to imitate, where they are not the applied ones."""
 STEP_KEYS = ("action", "applied_action", "sim_state", "reward", "terminated", "truncated")
 

@@ -142,6 +142,7 @@ class DatasetWriter:
         Raises:
             ValueError: if arrays have different lengths or NaN, or differ from those of the dataset;
                 nothing is written then.
+            Exception: of images that cannot be produced; the dataset stays as it was.
         """
         self.extend([Entry(episode, success, seed, videos or {})])
 
@@ -155,15 +156,25 @@ class DatasetWriter:
         index, start = self.num_episodes, self.num_steps
         for number, entry in enumerate(entries):
             self._check(entry, None if index + number == 0 else entries[0])
-        for number, entry in enumerate(entries, index):
-            for camera, images in entry.videos.items():
-                path = video_path(self.path, camera, number)
-                make_folder(path.parent)
-                if isinstance(images, Path):
-                    shutil.copyfile(images, path)
-                else:
-                    write_frames(path, images.blocks())
-                self._sync(path, path.parent)
+        videos: list[Path] = []
+        try:
+            for number, entry in enumerate(entries, index):
+                for camera, images in entry.videos.items():
+                    path = video_path(self.path, camera, number)
+                    videos.append(path)
+                    make_folder(path.parent)
+                    if isinstance(images, Path):
+                        shutil.copyfile(images, path)
+                    else:
+                        write_frames(path, images.blocks())
+                    self._sync(path, path.parent)
+        except BaseException:
+            for path in videos:
+                path.unlink(missing_ok=True)
+            raise
+        if not self.num_episodes:
+            # A first episode that failed may have left arrays that this one does not have.
+            self._store.clear()
         ends = start + np.cumsum([len(entry.episode["action"]) for entry in entries], dtype=np.int64)
         # Write at explicit rows, not at the end: a failed append may have left rows behind.
         for key, first in entries[0].episode.items():

@@ -67,6 +67,11 @@ class Store:
         with _WHOLE_CHUNKS():
             self.data[name] = self.root["data"].create_array(name, shape=shape, chunks=chunks, dtype=dtype)
 
+    def clear(self) -> None:
+        """Remove the arrays of `data`."""
+        for name in [*self.data]:
+            del self.root["data"][name], self.data[name]
+
 
 class DurableStore(LocalStore):
     """Syncs each file before it replaces an older one; the writer syncs the folders.

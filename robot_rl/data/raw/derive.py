@@ -125,7 +125,7 @@ class _Derivation:
             except (EpisodeSkipped, DamagedEpisode, ProtocolError) as reason:
                 self._left_out[number] = str(reason)
             show(done)
-        if self._writer is None:
+        if self._writer is None or not self._writer.num_episodes:
             why = "; ".join(f"episode {number}: {reason}" for number, reason in self._left_out.items())
             raise ValueError(f"{self._raw.root} has no episode that can be used ({why or 'it has none'})")
         self._environment.setdefault("horizon", self._config.horizon or self._longest)
@@ -164,19 +164,21 @@ class _Derivation:
             episode = {**episode, "sim_state": self._config.rebuild(steps.sensor(SCENE))}
             self._rebuilt = True
         if asked is not None:
-            self._asked.append(asked)
             episode = {
                 **episode,
                 INSTRUCTION: np.tile(encode_instruction(asked), (len(episode["action"]), 1)),
             }
         if self._writer is None:
-            self._robot, self._environment, self._cameras = header.spec, environment, tuple(names)
             self._writer = DatasetWriter(self._building, environment, self._collection(), durable=False)
         if self._config.images == "video":
             self._writer.append(episode, success=success, seed=number, videos=images)
         else:
             arrays = {IMAGE_PREFIX + camera: streamed for camera, streamed in images.items()}
             self._writer.append({**episode, **arrays}, success=success, seed=number)
+        # An episode whose images cannot be decoded says nothing about the others.
+        self._robot, self._environment, self._cameras = header.spec, environment, tuple(names)
+        if asked is not None:
+            self._asked.append(asked)
         gaps = steps.gaps(episode, self._config.flag_age_ms)
         if gaps:
             self._bridged[number] = gaps

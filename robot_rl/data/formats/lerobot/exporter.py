@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
-from robot_rl.data.dataset import FORMAT_VERSION, Dataset
+from robot_rl.data.dataset import FORMAT_VERSION, TARGET, UNUSED_TARGETS, Dataset
 from robot_rl.data.episode_stream import arrays_of, cameras_of, images_of, videos_of
 from robot_rl.data.formats.lerobot import layout
 from robot_rl.data.formats.lerobot.layout import Place, Stats
@@ -62,6 +62,8 @@ def export(
     if cameras_of(dataset) and not as_images:
         again = " once more" if videos_of(dataset, 0) else ""
         notices.append(f"images are compressed{again}, and not exact: images=image keeps every pixel")
+    if TARGET in dataset.keys:
+        notices.append(UNUSED_TARGETS)
     return notices
 
 

@@ -88,11 +88,20 @@ def import_files(
 
 
 def cameras(files: LeRobotFiles) -> dict[str, str]:
-    """Image features by camera name."""
-    return {
-        name.removeprefix(layout.IMAGES).removeprefix(_OBSERVATION): name
-        for name in (*files.videos, *files.pictures)
-    }
+    """Image features by camera name.
+
+    Raises:
+        ValueError: if two have one name.
+    """
+    found: dict[str, str] = {}
+    for name in (*files.videos, *files.pictures):
+        camera = name.removeprefix(layout.IMAGES).removeprefix(_OBSERVATION)
+        if camera in found:
+            raise ValueError(
+                f"{files.path}: {found[camera]} and {name} would both be the camera {camera}: rename one"
+            )
+        found[camera] = name
+    return found
 
 
 class _Own:
@@ -215,7 +224,8 @@ class _Foreign:
     def _action_scales(self) -> NDArray[np.float32]:
         """[A] the smallest powers of two, at least 1, that bound the actions."""
         size = int(np.prod(self._files.features[layout.ACTION]["shape"]))
-        largest = np.ones(size)
+        # Not of the size that the description states, before a table has it.
+        largest: Any = 1.0
         for row in self._files.episodes:
             table = self._files.table(row)
             values = self._files.column(table, layout.ACTION).reshape(table.num_rows, size)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from robot_rl.cli.signals import stop_on_signal
-from robot_rl.data.dataset import FORMAT_VERSION, STEP_KEYS, Dataset
+from robot_rl.data.dataset import FORMAT_VERSION, STEP_KEYS, TARGET, UNUSED_TARGETS, Dataset
 from robot_rl.data.episode_notes import SOURCE, notes_of, outcome_of
 from robot_rl.data.episode_stream import arrays_of, images_of
 from robot_rl.data.formats.robomimic.file import IMAGE, MADE, OBJECT, OWN
@@ -30,7 +30,7 @@ from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.envs.playback_start import ModelXml, begin_as_played_back
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 
-_APART: Final = (*STEP_KEYS, SOURCE, INSTRUCTION, "time")
+_APART: Final = (*STEP_KEYS, SOURCE, INSTRUCTION, TARGET, "time")
 """Arrays that are not observations."""
 _ROBOSUITE, _GYM = 1, 2
 """robomimic's numbers of environment types. It has none for a real robot."""
@@ -111,6 +111,8 @@ class _Export:
 
     def _notices(self) -> list[str]:
         notices = []
+        if TARGET in self._dataset.keys:
+            notices.append(UNUSED_TARGETS)
         if not self._stateful:
             notices.append(
                 "next_obs of an episode's last step repeats its obs: what came after is in no dataset"

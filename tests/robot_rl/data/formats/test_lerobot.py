@@ -341,9 +341,16 @@ def camera_elsewhere(path: Path) -> None:
         pq.write_table(table.rename_columns(columns), file)
 
 
+def cameras_alike(path: Path) -> None:
+    told = info(path)["features"]
+    picture = {**told["observation.images.front"], "dtype": "image"}
+    edit_info(path, features={**told, "observation.front": picture})
+
+
 @pytest.mark.parametrize(
     ("damage", "answer"),
     [
+        (cameras_alike, "would both be the camera front: rename one"),
         (tables_elsewhere, "leads out of the dataset"),
         (videos_elsewhere, "leads out of the dataset"),
         (no_template, "is no template of paths"),

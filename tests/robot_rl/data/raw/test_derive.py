@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,9 +18,12 @@ from robot_rl.commands import data_derive
 from robot_rl.data.dataset import Dataset, make_windows
 from robot_rl.data.episode_notes import notes_of
 from robot_rl.data.frames import write_frames
+from robot_rl.data.raw import timeline
 from robot_rl.data.raw.derive import DeriveConfig, DeriveResult, derive
+from robot_rl.data.validation import find_problems
 from robot_rl.envs.task import TaskConfig
 from robot_rl.hardware.core import rotation
+from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.messages import Code, Mode
 from robot_rl.hardware.recording.log import read_log, record_header
 from robot_rl.hardware.recording.raw import RawDataset
@@ -495,6 +499,38 @@ def test_the_label_instruction_becomes_the_instruction_of_the_episode(tmp_path: 
     assert dataset.environment["instructions"] == ["open the drawer", "close it"]
     assert dataset.observation_spec.instruction
     assert not derived.left_out
+
+
+@pytest.mark.parametrize("images", ["zarr", "video"])
+@pytest.mark.parametrize("last", [False, True])
+def test_an_episode_with_a_damaged_image_leaves_nothing_behind(
+    images: str, last: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [{"instruction": "open the drawer"}, {"instruction": "close it"}]
+    decode, all_damaged = timeline.image_of, False
+
+    def image_of(frame: Any, payload: Any) -> np.ndarray:
+        image = decode(frame, payload)
+        if frame.encoding == "jpeg" or all_damaged:
+            raise ProtocolError(Code.MALFORMED, "the image is damaged")
+        return image
+
+    monkeypatch.setattr(timeline, "image_of", image_of)
+    good = Motion(labels=told[1], cameras=("front",))
+    bad = Motion(labels=told[0], cameras=("front",), encoding="jpeg")
+    motions = (good, bad) if last else (bad, good)
+    dataset, derived = made(tmp_path, *motions, images=images)
+    number = 1 if last else 0
+    assert list(derived.left_out) == [number]
+    assert dataset.num_episodes == 1
+    assert dataset.environment["instructions"] == ["close it"]
+    assert find_problems(dataset.path) == []
+    videos = list(dataset.path.glob("videos/*/*.mp4"))
+    assert len(videos) == (images == "video")
+    all_damaged = True
+    with pytest.raises(ValueError, match="has no episode that can be used"):
+        derive(RawDataset(tmp_path / "x.raw"), tmp_path / "y.zarr", DeriveConfig(rate=RATE, images=images))
+    assert not (tmp_path / "y.zarr").exists()
 
 
 def test_an_episode_without_the_label_is_skipped_by_name(tmp_path: Path) -> None:
