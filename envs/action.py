@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -57,8 +58,8 @@ def spec_from_list(dims: list[dict[str, Any]]) -> ActionSpec:
         ValueError: if it is no such list.
     """
     try:
-        return tuple(ActionDim(**dim) for dim in dims)
-    except TypeError as error:
+        return msgspec.convert(dims, ActionSpec)
+    except msgspec.ValidationError as error:
         raise ValueError(f"action_spec is damaged ({error})") from error
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import sys
+import uuid
 from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -170,6 +171,14 @@ def now() -> str:
 def write_text(path: Path, text: str) -> None:
     """Write a small file atomically and durably."""
     write_file(path, text.encode())
+
+
+def folder_id(folder: Path) -> str:
+    """Id of a run or of a spool, a uuid that is made at the first call."""
+    path = folder / "identity"
+    if not path.is_file():
+        write_text(path, uuid.uuid4().hex + "\n")
+    return path.read_text().strip()
 
 
 def training_progress(run: Path) -> tuple[int, float | None]:

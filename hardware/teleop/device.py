@@ -1,6 +1,7 @@
 """Interface of teleoperation devices: time-stamped samples of the operator's input, and clutches."""
 
 import math
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Final, Literal, Protocol, Self, runtime_checkable
 
@@ -18,6 +19,8 @@ STALE_DISENGAGE_MS: Final = 500
 """When the newest sample is older than this, the clutch must be opened and pressed again."""
 LATE_MS: Final = 1000
 """Keys and buttons that waited longer than this, as in a suspended program, are discarded, except stop."""
+_STARTS: Final[tuple[Mark, ...]] = ("arm", "begin", "home")
+"""Marks after which the arm may move by itself."""
 LAPSE_S: Final = 10
 """A toggle clutch opens by itself after this time without operator input."""
 _FUTURE: Final = 1 * MS
@@ -40,6 +43,29 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """Requested opening, 0 to 1; None leaves the gripper unchanged."""
     marks: tuple[Mark, ...] = ()
     """Marks pressed since the previous sample; each is returned once."""
+
+
+class PressedMarks:
+    """Marks that were pressed and not read yet. One that starts something is discarded after `LATE_MS`."""
+
+    def __init__(self) -> None:
+        self._pressed: list[tuple[Mark, int]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._pressed)
+
+    def add(self, marks: Iterable[Mark], t: int) -> None:
+        """Add marks that were pressed at time `t` [ns]."""
+        self._pressed += [(mark, t) for mark in marks]
+
+    def keep(self, *kept: Mark) -> None:
+        """Discard all others."""
+        self._pressed = [(mark, t) for mark, t in self._pressed if mark in kept]
+
+    def take(self, now: int) -> tuple[Mark, ...]:
+        """Return the marks, each once; the reader may have been busy for long."""
+        pressed, self._pressed = self._pressed, []
+        return tuple(mark for mark, t in pressed if mark not in _STARTS or now - t <= LATE_MS * MS)
 
 
 def sample_fault(sample: Sample, now: int) -> str:

@@ -12,7 +12,7 @@ from typing import Final, Protocol, Self
 import msgspec
 
 from robot_rl.hardware.clock import MS, Clock, MonotonicClock
-from robot_rl.hardware.teleop.device import STALE_HOLD_MS, Controls, DeviceError, Mark, Sample
+from robot_rl.hardware.teleop.device import STALE_HOLD_MS, Controls, DeviceError, PressedMarks, Sample
 
 POLL_MS: Final = 20
 """Poll interval of a silent device."""
@@ -29,7 +29,7 @@ class DeviceThread(ABC):
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._newest: Sample | None = None
-        self._marks: list[Mark] = []
+        self._marks = PressedMarks()
         self._fault: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -51,8 +51,7 @@ class DeviceThread(ABC):
                 raise self._fault
             if self._newest is None:
                 return None
-            marks, self._marks = tuple(self._marks), []
-            return msgspec.structs.replace(self._newest, marks=marks)
+            return msgspec.structs.replace(self._newest, marks=self._marks.take(self._clock.now()))
 
     def _run(self) -> None:
         try:
@@ -61,7 +60,7 @@ class DeviceThread(ABC):
                 if sample is not None:
                     with self._lock:
                         self._newest = sample
-                        self._marks += sample.marks
+                        self._marks.add(sample.marks, sample.t)
         except BaseException as fault:
             # Raised by `read`, also if it is a bug.
             with self._lock:

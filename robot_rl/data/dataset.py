@@ -26,23 +26,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from robot_rl.data.collection import Collection
 from robot_rl.data.frames import ArrayFrames, FrameFiles, VideoFrames
 from robot_rl.data.zarr_store import chunk_file, decoded, open_store
 from robot_rl.envs.action import ActionSpec, spec_from_list
+from robot_rl.envs.description import check_description
 from robot_rl.envs.instruction import INSTRUCTION, decode_instruction
 from robot_rl.envs.observation import IMAGE_PREFIX, Observation, ObservationSpec, make_observation
 
 FORMAT_VERSION = 1
 EPISODE_KEYS = {"episode_ends": "i8", "episode_success": "?", "episode_seed": "i8"}
 TARGET: Final = "target_action"
+"""Name of the array with the actions to imitate, where they are not the applied ones."""
 UNUSED_TARGETS: Final = (
     f"actions are those that were executed: other programs do not read {TARGET}, which this one imitates"
 )
 """Notice of an export."""
-"""Name of the array with the actions to imitate, where they are not the applied ones."""
 STEP_KEYS = ("action", "applied_action", "sim_state", "reward", "terminated", "truncated")
 
 
@@ -75,6 +78,11 @@ class Dataset:
                 f"dataset {path} has format {version}; this program reads up to {FORMAT_VERSION}: "
                 "use the newer program that wrote it"
             )
+        try:
+            check_description(attrs["environment"])
+            msgspec.convert(attrs["collection"], Collection)
+        except ValueError as error:
+            raise ValueError(f"dataset {path} is damaged: {error}; copy or collect it again") from error
         self.environment: dict[str, Any] = attrs["environment"]
         self.collection: dict[str, Any] = attrs["collection"]
         missing = [f"meta/{key}" for key in EPISODE_KEYS if key not in meta]

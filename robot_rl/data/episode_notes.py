@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,20 +13,6 @@ Note = Mapping[str, Any]
 """Metadata of one episode: `outcome`, `labels`, `flagged`, `events`, its origin …; all optional."""
 SOURCE: Final = "source"
 """Name of the array with who acted at each step, an index into the collection's `sources`."""
-
-
-class Recorded(TypedDict, total=False):
-    """What a collection says of the recordings it was derived from, as far as it is used here."""
-
-    episodes: list[dict[str, Any]]
-
-
-class Collection(TypedDict, total=False):
-    """Form of the collection's metadata, as far as it is used here."""
-
-    episodes: list[dict[str, Any]]
-    recorded: Recorded
-    sources: list[str]
 
 
 def notes_of(dataset: Dataset) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.records import Received
 from robot_rl.hardware.recording.stream_counter import sequence_number
 
-_ALWAYS: Final = ("task", "robot", "control_freq", "horizon", "observation_spec", "action_spec")
+_ALWAYS: Final = ("task", "robot", "control_freq", "horizon")
 _SIMULATED: Final = ("env", "controller", "model_seed", "env_args", "state_layout", "versions")
 _OFF: Final = 1e-6
 """Tolerance of actions beyond 1, for rounding."""
@@ -65,8 +65,6 @@ def _environment(dataset: Dataset) -> Iterator[str]:
     wanted = [*_ALWAYS, *(_SIMULATED if "sim_state" in dataset.keys else ())]
     if missing := [key for key in wanted if key not in environment]:
         yield f"the environment lacks {', '.join(missing)}: it cannot be built again"
-    if not {"observation_spec", "action_spec"} <= environment.keys():
-        return
     spec, size = dataset.observation_spec, len(dataset.action_spec)
     for key, dim in zip(spec.state_keys, spec.state_dims, strict=True):
         if key in dataset.keys and (here := int(np.prod(dataset.shape(key)[0]))) != dim:
@@ -75,7 +73,7 @@ def _environment(dataset: Dataset) -> Iterator[str]:
         if key in dataset.keys and dataset.shape(key)[0] != (size,):
             yield f"data/{key} is {list(dataset.shape(key)[0])} a step, the environment has {size} actions"
     if "sim_state" in dataset.keys and "state_layout" in environment:
-        layout = sum(int(piece[1]) for piece in environment["state_layout"])
+        layout = sum(size for _, size in environment["state_layout"])
         if dataset.shape("sim_state")[0] != (layout,):
             yield f"data/sim_state is {list(dataset.shape('sim_state')[0])} a step, its layout has {layout}"
 

@@ -144,16 +144,16 @@ class Actor:
 
     def _wait_for_learner(self) -> bool:
         """Wait while the learner is more than `hil.ahead` steps behind; False if the actor must stop."""
-        reported = False
-        while self._outbox.unacknowledged >= self._job.hil.ahead:
-            if not reported:
-                self._env.halt()
-                self._say(f"{self._outbox.unacknowledged} steps ahead of the learner: waiting for it")
-                reported = True
-            self._exchange()
-            if self._stopping:
-                return False
-            self._clock.sleep_until(self._clock.now() + _POLL_NS)
+        if self._outbox.unacknowledged < self._job.hil.ahead:
+            return True
+        self._env.halt()
+        self._say(f"{self._outbox.unacknowledged} steps ahead of the learner: waiting for it")
+        with self._shared.listening():
+            while self._outbox.unacknowledged >= self._job.hil.ahead:
+                self._exchange()
+                if self._stopping:
+                    return False
+                self._clock.sleep_until(self._clock.now() + _POLL_NS)
         return True
 
     def _run_episode(self, number: int) -> None:
@@ -265,7 +265,8 @@ class Actor:
         if self._updates and self._updates.pending:
             # An arm without commands would go into fault meanwhile.
             self._env.halt()
-            self._updates.learn()
+            with self._shared.listening():
+                self._updates.learn()
 
     def _exchange(self) -> None:
         self._client.exchange()

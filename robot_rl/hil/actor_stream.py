@@ -1,6 +1,6 @@
 """What a learner keeps of one of its actors: a stream of the replay, interventions, outcomes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,10 @@ class ActorStream:
         """Position of the next record at the start."""
         self.steps: int = state["step"] if state else 0
         """Steps received from this actor."""
+        self._spool: str = state.get("spool", "") if state else ""
+        """Id of the spool that was used last, "" before the first."""
+        self._received: dict[str, int] = dict(state.get("received", {})) if state else {}
+        """First episode that was not received from each spool used before, by its id."""
         self.outcomes: list[list[float]] = state["outcomes"] if state else []
         """Success and intervention rate of the newest episodes."""
         self.staleness: list[int] = []
@@ -42,6 +46,27 @@ class ActorStream:
         self._stats = InterventionStats(directory, self.position[0], name)
         if state:
             self._stats.load_state_dict(state["helped"])
+
+    def is_current(self, spool: str) -> bool:
+        """Whether this is the spool that was used last, or the first one."""
+        return self._spool in ("", spool)
+
+    def use_spool(self, spool: str, episodes: Sequence[int], first: int) -> None:
+        """Continue with the episodes from `first` on of an actor that has this spool.
+
+        Raises:
+            ValueError: if the spool has earlier episodes that were not received. Those with the same numbers
+                came from another spool.
+        """
+        if not self.is_current(spool):
+            received = self._received.get(spool, 0)
+            if missing := sum(received <= episode < first for episode in episodes):
+                raise ValueError(
+                    f"the actor's spool has {missing} episodes that cannot be added any more, because the "
+                    "run went on with another spool: give spool=… another folder"
+                )
+            self._received[self._spool] = first
+        self._spool = spool
 
     def add_step(self, step: Step, *, takeover_fails: bool) -> None:
         """Store a step; `takeover_fails` ends the episode for the critics where a person takes over.
@@ -100,7 +125,13 @@ class ActorStream:
 
     def state_dict(self) -> dict[str, Any]:
         """State without the position of the next record, `place`."""
-        return {"step": self.steps, "outcomes": self.outcomes, "helped": self._stats.state_dict()}
+        return {
+            "step": self.steps,
+            "spool": self._spool,
+            "received": self._received,
+            "outcomes": self.outcomes,
+            "helped": self._stats.state_dict(),
+        }
 
     def _labelled(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """The same metrics as `hil/<name>/…`."""

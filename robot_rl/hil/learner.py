@@ -22,7 +22,7 @@ from robot_rl.hil.link.server import LearnerServer
 from robot_rl.hil.weight_publisher import WeightPublisher
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.rollout import episode_seed
-from robot_rl.runs import write_text
+from robot_rl.runs import folder_id
 from robot_rl.training.components import OffPolicyComponents
 from robot_rl.training.context import RunInputs
 from robot_rl.training.loop import Intervals, Run, check_reward, finite_metrics, is_due, restore_run
@@ -92,7 +92,7 @@ class HilTraining:
         self._saved: int | None = None
         """Step of the newest checkpoint."""
         state = restore_run(run, self._updater.base)
-        self._run_id = _run_id(run.directory)
+        self._run_id = folder_id(run.directory)
         if state:
             self._updater.load_state_dict(state)
             self._step, self._updates, self._skipped = state["step"], state["updates"], state["left_out"]
@@ -192,7 +192,8 @@ class HilTraining:
         """Answer a new process of an actor. The open episode is cut unless the process has it.
 
         Raises:
-            ValueError: if the process has episodes of another run or actor.
+            ValueError: if the process has episodes of another run or actor, or older than those of the spool
+                that was used last.
         """
         stream = self._streams[number]
         # An actor's episodes would be stored twice if they came from another one as well.
@@ -203,7 +204,9 @@ class HilTraining:
                 f"the actor's spool has episodes of another {whose}: give spool=… another folder"
             )
         episode, index = self._server.actors[number].position
-        if index and episode not in hello.episodes:
+        has_open = stream.is_current(hello.spool) and episode in hello.episodes
+        stream.use_spool(hello.spool, hello.episodes, episode if has_open or not index else episode + 1)
+        if index and not has_open:
             self._say(f"{_prefix(stream)}episode {episode} was cut after {index} steps")
             stream.cut_episode()
             episode, index = episode + 1, 0
@@ -326,11 +329,3 @@ class HilTraining:
 
 def _prefix(stream: ActorStream) -> str:
     return f"{stream.name}: " if stream.name else ""
-
-
-def _run_id(directory: Path) -> str:
-    """Id of a run, which prevents mixing in episodes of another run."""
-    path = directory / "identity"
-    if not path.is_file():
-        write_text(path, uuid.uuid4().hex + "\n")
-    return path.read_text().strip()

@@ -7,11 +7,9 @@ from typing import Final
 import msgspec
 
 from robot_rl.hardware.clock import MS
-from robot_rl.hardware.teleop.device import Mark, Sample
+from robot_rl.hardware.teleop.device import LATE_MS, PressedMarks, Sample
 from robot_rl.hardware.teleop.web.messages import Asked, Move
 
-LATE_PRESS_MS: Final = 1000
-"""Button presses older than this are refused, except disarming."""
 _STILL: Final = (0.0,) * 6
 
 
@@ -38,7 +36,7 @@ class BrowserControl:
         """A release that was not read yet; kept so that even a short release is seen."""
         self._floor = 0
         """Input made before this time is ignored, ns: it belongs to an earlier controller."""
-        self._marks: list[Mark] = []
+        self._marks = PressedMarks()
 
     @property
     def holder(self) -> str:
@@ -98,21 +96,22 @@ class BrowserControl:
         with self._lock:
             if self._holder is None or self._holder.name != name:
                 return f"{mark}: take control first"
-            if mark != "disarm" and (made_at is None or received - made_at > LATE_PRESS_MS * MS):
+            if mark != "disarm" and (made_at is None or received - made_at > LATE_MS * MS):
                 when = "at an unknown time" if made_at is None else f"{(received - made_at) / 1e9:.1f} s ago"
                 return f"{mark} was pressed {when}: press it again"
-            self._marks.append(mark)
+            self._marks.add([mark], received if made_at is None else made_at)
             return ""
 
-    def read(self) -> Sample | None:
+    def read(self, now: int) -> Sample | None:
         """Return the newest sample, or first an unread release. Each mark is returned once."""
         with self._lock:
             sample, self._release = self._release or self._sample, None
             if sample is None or not self._marks:
                 return sample
-            marks, self._marks = tuple(self._marks), []
-            return msgspec.structs.replace(sample, marks=marks)
+            return msgspec.structs.replace(sample, marks=self._marks.take(now))
 
     def _reset(self, now: int) -> None:
         self._floor = now
+        # Pressed by the earlier controller.
+        self._marks.keep("disarm")
         self._sample = self._release = Sample(t=now, enable=False, motion=_STILL)

@@ -82,7 +82,7 @@ class WebDevice:
     def read(self) -> Sample | None:
         if self._server is not None:
             self._server.check()
-        return self._control.read()
+        return self._control.read(self._clock.now())
 
     def _invitation(self) -> str:
         """The printed link; in a terminal also as a QR code if other machines can connect."""

@@ -224,6 +224,7 @@ class LearnerClient:
                 name=self._name,
                 welcomed=self._learner,
                 run=self.outbox.run,
+                spool=self.outbox.spool_id,
                 episodes=self.outbox.episodes,
                 version=self._version,
             )

@@ -19,7 +19,7 @@ from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.large_messages import Array, decode, pack_all, unpack
 from robot_rl.hardware.protocol.messages import Code, Name, Natural
 
-PROTOCOL: Final = 8
+PROTOCOL: Final = 9
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="t"):
@@ -43,6 +43,8 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello", omit_defaults=True)
     """Id of the learner whose `welcome` was received last, "" before the first; a lost one is repeated."""
     run: Name
     """Id of the run and actor whose episodes these are, "" if there are none."""
+    spool: Name = ""
+    """Id of the actor's spool, a uuid."""
     episodes: tuple[Natural, ...]
     """Episodes that the actor can send from their first record on, in order."""
     version: Natural = 0

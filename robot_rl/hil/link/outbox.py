@@ -16,7 +16,7 @@ from robot_rl.hardware.clock import MS
 from robot_rl.hardware.protocol.large_messages import encode
 from robot_rl.hardware.recording.log import LogWriter, read_log
 from robot_rl.hil.link.messages import Ack, End, Step, from_actor
-from robot_rl.runs import write_text
+from robot_rl.runs import folder_id, write_text
 
 _RUN: Final = "run.txt"
 _LOCK: Final = "lock"
@@ -43,6 +43,8 @@ class Spool:
         """
         make_folder(folder)
         self._folder = folder
+        self.id = folder_id(folder)
+        """Id of the spool. Episodes of two spools may have the same numbers."""
         for partial in folder.glob("*.part"):
             partial.unlink()
 
@@ -152,6 +154,11 @@ class Outbox:
         self._next: Position = (0, 0)
         self._window = WINDOW
         self._acknowledged_at = 0
+
+    @property
+    def spool_id(self) -> str:
+        """Id of the spool."""
+        return self._spool.id
 
     @property
     def run(self) -> str:

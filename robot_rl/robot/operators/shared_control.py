@@ -1,7 +1,7 @@
 """Control of an arm that a policy shares with an operator, who may take over, judge, and stop it."""
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -70,7 +70,7 @@ class SharedEnvironment(Protocol):
         ...
 
     def acknowledge(self) -> None:
-        """Acknowledge the robot's fault, if there is one.
+        """Acknowledge the robot's fault, if it is the one that `blocked` has named last.
 
         Raises:
             RequestRefused: if the robot refuses.
@@ -101,12 +101,16 @@ class SharedRobot:
         self._env, self._client, self._stopper, self._turns = env, client, stopper, turns
         self.action_spec, self.realtime = env.action_spec, True
         self._clock = clock
+        self._named_fault = ""
+        """Fault that the operator was told of."""
 
     def now(self) -> int:
         return self._clock.now()
 
     def blocked(self) -> str:
-        if (state := self._client.sample()).mode is Mode.FAULT:
+        state = self._client.sample()
+        self._named_fault = state.fault
+        if state.mode is Mode.FAULT:
             return f"the robot is in fault ({state.fault}): inspect it, then acknowledge the fault"
         return "it is the other client's turn" if self._turns and self._turns.is_others_turn() else ""
 
@@ -147,7 +151,8 @@ class SharedRobot:
 
     def acknowledge(self) -> None:
         state = self._client.sample()
-        if state.mode is Mode.FAULT:
+        # The operator may have pressed the button before this fault.
+        if state.mode is Mode.FAULT and state.fault == self._named_fault:
             self._client.acknowledge(f"acknowledged by the operator: {state.fault}"[:500])
 
 
@@ -228,7 +233,7 @@ class SharedControl:
                 elif readiness.request == "arm":
                     self._env.acknowledge()
                 if not (reason := readiness.blocked or self._env.blocked()):
-                    with self._operator.monitor(self._estop, self._env.disarm):
+                    with self.listening():
                         return self._env.reset(number, seed)
             except RobotError as error:
                 # A refusal, a late image, an arm that did not find home: the operator can help.
@@ -247,6 +252,10 @@ class SharedControl:
             self._idle()
             self._clock.sleep_until(self._clock.now() + _POLL_NS)
         return None
+
+    def listening(self) -> AbstractContextManager[None]:
+        """Within this context the operator can stop and disarm the arm while nothing calls `read`."""
+        return self._operator.monitor(self._estop, self._env.disarm)
 
     def read(self) -> None:
         """Read the operator's input of this control step; a requested stop is executed at once.

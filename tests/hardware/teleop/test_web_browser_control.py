@@ -3,10 +3,10 @@
 import pytest
 
 from robot_rl.hardware.clock import MS
-from robot_rl.hardware.teleop.device import STALE_HOLD_MS, Sample
+from robot_rl.hardware.teleop.device import LATE_MS, STALE_HOLD_MS, PressedMarks, Sample
 from robot_rl.hardware.teleop.engagement import ClutchInput, clutch_input
 from robot_rl.hardware.teleop.web.browser import BrowserClock
-from robot_rl.hardware.teleop.web.browser_control import LATE_PRESS_MS, BrowserControl
+from robot_rl.hardware.teleop.web.browser_control import BrowserControl
 from robot_rl.hardware.teleop.web.messages import Move
 
 START = 10_000 * MS
@@ -19,8 +19,8 @@ def move(n: int, *, on: bool, gripper: float | None = None) -> Move:
 
 
 def newest(control: BrowserControl) -> Sample:
-    control.read()
-    sample = control.read()
+    control.read(START)
+    sample = control.read(START)
     assert sample is not None
     return sample
 
@@ -37,7 +37,7 @@ def control() -> BrowserControl:
 def test_nobody_controls_before_somebody_takes_the_seat() -> None:
     control = BrowserControl()
     control.move("me", move(1, on=True), START, START)
-    assert control.read() is None
+    assert control.read(START) is None
     assert control.press("me", "arm", START, START) == "arm: take control first"
 
 
@@ -130,7 +130,9 @@ def test_letting_go_is_seen_however_short_it_is(control: BrowserControl) -> None
     assert newest(control).enable
     control.move("me", move(3, on=False), START + 2 * MS, START + 4 * MS)
     control.move("me", move(4, on=True), START + 3 * MS, START + 4 * MS)
-    assert [sample.enable for sample in (control.read(), control.read(), control.read()) if sample] == [
+    assert [
+        sample.enable for sample in (control.read(START), control.read(START), control.read(START)) if sample
+    ] == [
         False,
         True,
         True,
@@ -140,16 +142,43 @@ def test_letting_go_is_seen_however_short_it_is(control: BrowserControl) -> None
 def test_a_button_counts_once(control: BrowserControl) -> None:
     assert control.press("me", "arm", START, START + MS) == ""
     assert control.press("me", "begin", START, START + MS) == ""
-    read = control.read(), control.read()
+    read = control.read(START), control.read(START)
     assert [sample.marks for sample in read if sample] == [("arm", "begin"), ()]
 
 
 def test_a_button_that_was_pressed_long_ago_is_refused_but_for_disarm(control: BrowserControl) -> None:
-    late = START + LATE_PRESS_MS * MS + 1
+    late = START + LATE_MS * MS + 1
     assert control.press("me", "success", START, late) == "success was pressed 1.0 s ago: press it again"
     assert control.press("me", "arm", None, late) == "arm was pressed at an unknown time: press it again"
     assert control.press("me", "disarm", START, late) == ""
-    sample = control.read()
+    sample = control.read(START)
+    assert sample is not None
+    assert sample.marks == ("disarm",)
+
+
+def test_a_button_that_waited_too_long_to_be_read_starts_nothing(control: BrowserControl) -> None:
+    for mark in ("arm", "success", "disarm"):
+        assert control.press("me", mark, START, START) == ""
+    sample = control.read(START + LATE_MS * MS + 1)
+    assert sample is not None
+    assert sample.marks == ("success", "disarm")
+
+
+def test_marks_of_a_device_are_given_once_and_those_that_start_something_only_in_time() -> None:
+    pressed = PressedMarks()
+    pressed.add(("arm", "begin"), START)
+    pressed.add(("home", "stop"), START + MS)
+    assert pressed.take(START + LATE_MS * MS + 1) == ("home", "stop")
+    assert not pressed
+    assert pressed.take(START) == ()
+
+
+def test_buttons_of_the_browser_before_are_not_those_of_the_next(control: BrowserControl) -> None:
+    for mark in ("arm", "disarm"):
+        assert control.press("me", mark, START, START) == ""
+    control.leave("me", START + MS)
+    assert control.take("other", START + 2 * MS, over=False)
+    sample = control.read(START + 3 * MS)
     assert sample is not None
     assert sample.marks == ("disarm",)
 

@@ -420,6 +420,33 @@ def test_bad_episode_is_refused_before_anything_is_written(path: Path, change: s
 
 
 @pytest.mark.parametrize(
+    ("group", "change"),
+    [
+        ("environment", {"observation_spec": {}}),
+        ("environment", {"action_spec": [{**DIM, "scale": "big"}]}),
+        ("environment", {"action_spec": None}),
+        ("environment", {"control_freq": 0}),
+        ("environment", {"versions": ["3.3"]}),
+        ("environment", {"state_layout": [["mujoco"]]}),
+        ("environment", {"real_robot": "arm"}),
+        ("collection", {"sources": 3}),
+        ("collection", {"episodes": [{"labels": ["red"]}]}),
+        ("collection", {"recorded": "yesterday"}),
+        ("collection", {"parts": [{"dataset": "a"}]}),
+    ],
+)
+def test_a_description_of_another_form_is_said_in_one_line(
+    path: Path, group: str, change: dict[str, Any]
+) -> None:
+    attributes = path / "meta" / ".zattrs"
+    told = json.loads(attributes.read_text())
+    told[group] |= change
+    attributes.write_text(json.dumps(told))
+    with pytest.raises(ValueError, match=rf"dataset {path} is damaged: .*; copy or collect it again"):
+        Dataset(path)
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"task": "door"}, "task was lift, here it is door"),

@@ -14,7 +14,7 @@ from robot_rl.commands import train
 from robot_rl.data.replay import Replay
 from robot_rl.hardware.protocol.large_messages import pack
 from robot_rl.hil.learner import HilTraining
-from robot_rl.hil.link.messages import PROTOCOL, End, Hello, Step
+from robot_rl.hil.link.messages import PROTOCOL, End, Hello, Step, Welcome
 from robot_rl.learning.distributed import Processes
 from robot_rl.methods.registry import build_method
 from robot_rl.training.components import OffPolicyComponents
@@ -123,6 +123,35 @@ def test_an_actor_that_comes_back_cuts_its_own_episode_alone(make: Make, tmp_pat
     # Its spool is of another actor.
     with pytest.raises(ValueError, match="of another run or actor: give spool=…"):
         training._welcome(0, Hello(protocol=PROTOCOL, src="n", connection=0, run=welcome.run, episodes=()))
+
+
+def test_episodes_of_two_spools_with_the_same_numbers_are_never_mixed(make: Make) -> None:
+    training = make()
+    replay, actor, stream = replay_of(training), training._server.actors[0], training._streams[0]
+
+    def hello(spool: str, *episodes: int) -> Welcome:
+        return training._welcome(
+            0, Hello(protocol=PROTOCOL, src="n", connection=0, run="", spool=spool, episodes=episodes)
+        )
+
+    assert hello("a").episode == 0
+    training._process(0, step(replay, 0, 0))
+    actor.position = (0, 1)
+    # Another spool has an episode of this number, of which the first step was never received.
+    with pytest.raises(ValueError, match="spool has 1 episodes that cannot be added"):
+        hello("b", 0, 1)
+    assert hello("a", 0).index == 1
+    welcome = hello("b", 1, 2)
+    assert (welcome.episode, welcome.index) == (1, 0)
+    assert replay.data["last"].sum() == 1
+    actor.position = (3, 0)
+    # Episode 0 was received as far as it goes; 1 and 2 are those of the other spool.
+    with pytest.raises(ValueError, match="spool has 2 episodes that cannot be added"):
+        hello("a", 0, 1, 2, 3)
+    assert hello("b", 1, 2, 3).episode == 3
+    welcome = hello("a", 0, 4)
+    assert (welcome.episode, welcome.index) == (4, 0)
+    assert stream.state_dict()["received"] == {"a": 1, "b": 3}
 
 
 def test_the_end_of_an_episode_after_the_last_checkpoint_stays_at_the_actor(make: Make) -> None:

@@ -46,7 +46,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def written(path: Path, every: int = 2) -> Path:
     """Some episodes succeed: a bright square moves down and turns red; in others it stays grey."""
-    writer = DatasetWriter(path, ENVIRONMENT, {"recorded": "by a test"})
+    writer = DatasetWriter(path, ENVIRONMENT, {"recorded": {"robot": "arm"}})
     rng = np.random.default_rng(0)
     for number in range(EPISODES):
         success = number % every == 0

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from robot_rl.data.collection import Collection
 from robot_rl.data.dataset import FORMAT_VERSION
-from robot_rl.data.episode_notes import Collection
 from robot_rl.data.formats.lerobot import layout
 from robot_rl.data.formats.lerobot.layout import Place
 from robot_rl.data.formats.lerobot.videos import read_video, video_at

@@ -24,8 +24,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from robot_rl.data.collection import Collection
 from robot_rl.data.dataset import FORMAT_VERSION
-from robot_rl.data.episode_notes import Collection
 from robot_rl.data.zarr_store import KINDS
 
 OWN: Final = "robot_rl"

@@ -20,7 +20,7 @@ from robot_rl.envs.task import TaskConfig, without_cameras
 from robot_rl.factory import make_env
 from robot_rl.hardware.clock import MS, SteppedClock
 from robot_rl.hardware.connection import NoAnswer, RequestRefused
-from robot_rl.hardware.protocol.messages import Code, Gripped, State
+from robot_rl.hardware.protocol.messages import Code, Gripped, Mode, State
 from robot_rl.hardware.teleop.device import DeviceError, Mark, Sample
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
@@ -605,3 +605,21 @@ def test_an_arm_that_may_not_be_disarmed_is_stopped_unless_it_is_disarmed_alread
     stopper: Any = SimpleNamespace(disarm=refuse, stop=stopped.append)
     SharedRobot(env, stopper, stopper, SteppedClock()).disarm()
     assert stopped == ["the operator disarms"] * stops
+
+
+def test_only_a_fault_that_the_operator_was_told_of_is_acknowledged() -> None:
+    """A button that was pressed before a fault says nothing about it."""
+    acknowledged: list[str] = []
+    state = SimpleNamespace(mode=Mode.FAULT, fault="first")
+    client: Any = SimpleNamespace(sample=lambda: state, acknowledge=acknowledged.append)
+    env: Any = SimpleNamespace(action_spec=())
+    shared = SharedRobot(env, client, client, SteppedClock())
+    shared.acknowledge()
+    assert acknowledged == []
+    assert "in fault (first)" in shared.blocked()
+    state.fault = "second"
+    shared.acknowledge()
+    assert acknowledged == []
+    assert "in fault (second)" in shared.blocked()
+    shared.acknowledge()
+    assert acknowledged == ["acknowledged by the operator: second"]

@@ -339,6 +339,14 @@ def test_who_watches_moves_nothing_can_stop_and_can_take_over(
         # The first one's key has never come up.
         check_that_it_stays(page, robot)
         push_until_moved(watcher, robot)
+        for stop_by_keys in (
+            lambda: page.locator("#stop").press("Enter"),
+            lambda: page.keyboard.press("Control+Space"),
+        ):
+            stop_by_keys()
+            watcher.wait_for_selector("#mode[data-mode=fault]")
+            watcher.click("[data-mark=arm]")
+            eventually(lambda: robot.sample().mode is Mode.ARMED, "it is acknowledged and armed")
 
 
 def test_without_the_token_there_is_a_page_and_nothing_on_it(
