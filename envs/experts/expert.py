@@ -124,7 +124,7 @@ class Expert(ABC):
     retry_phase: str = "above"
 
     def __init__(self, *, noise: float, skill: float, rng: np.random.Generator) -> None:
-        if noise < 0:
+        if not 0 <= noise < np.inf:
             raise ValueError(f"noise is a standard deviation; give 0 or more, not {noise}")
         if not 0 <= skill <= 1:
             raise ValueError(f"skill goes from 0 to 1, not {skill}")

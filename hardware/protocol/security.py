@@ -168,6 +168,11 @@ def load_server_keys(directory: Path) -> ServerKeys:
     return ServerKeys(pair.public.encode(), pair.secret.encode(), allowed)
 
 
+def load_own_keys(file: str | None) -> ClientKeys | None:
+    """The keys that an option `keys=…` names, None without one; errors as in `load_client_keys`."""
+    return load_client_keys(Path(file)) if file else None
+
+
 def load_client_keys(path: Path) -> ClientKeys:
     """Load a file written by `make_client_keys`.
 

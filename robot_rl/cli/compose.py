@@ -45,6 +45,7 @@ def compose(command: Command, arguments: Sequence[str] = ()) -> Any:
         OmegaConf.resolve(made.values)
         with mistakes():
             config = OmegaConf.to_object(made.values)
+            _check_numbers(OmegaConf.to_container(made.values))
             _check_sizes(config)
             return config
     except OmegaConfBaseException as error:
@@ -52,12 +53,40 @@ def compose(command: Command, arguments: Sequence[str] = ()) -> Any:
         raise UserError(f"{key}: {_first_line(error)}") from error
 
 
+def checked(command: Command, arguments: Sequence[str]) -> Any:
+    """The `Config` of a command that has all it needs for these arguments.
+
+    Raises:
+        UserError: as `compose`, or if the command would refuse options that do not go together.
+    """
+    config = compose(command, arguments)
+    if command.check:
+        with mistakes():
+            command.check(config)
+    return config
+
+
+def _check_numbers(values: Any, key: str = "") -> None:
+    """Check that no option is NaN, which comparisons with a limit let pass."""
+    if isinstance(values, dict):
+        for name, value in values.items():
+            _check_numbers(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(values, list):
+        for value in values:
+            _check_numbers(value, key)
+    elif values != values:
+        raise ValueError(f"{key}: NaN is not a number")
+
+
 def _check_sizes(config: Any) -> None:
-    """Check the numbers that numpy and torch would refuse much later."""
+    """Check the numbers that numpy and torch would refuse much later, or that would never end."""
     for name, least in (("seed", 0), ("threads", 1)):
         value = getattr(config, name, None)
         if isinstance(value, int) and value < least:
             raise ValueError(f"{name}={value}: it must be at least {least}")
+    seconds = getattr(config, "seconds", None)
+    if isinstance(seconds, float) and not 0 < seconds < float("inf"):
+        raise ValueError(f"seconds={seconds:g}: it must be more than 0")
 
 
 def load_group(group: str, choice: str, schema: type[T]) -> T:

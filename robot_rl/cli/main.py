@@ -148,6 +148,10 @@ def _dispatch(arguments: list[str]) -> None:
     if asks_help:
         from robot_rl.cli.help import print_help
 
+        if multirun:
+            from robot_rl.cli.multirun import of_one_run
+
+            rest = of_one_run(command, rest)
         with _broken_pipe_ignored():
             print_help(command, rest)
         return

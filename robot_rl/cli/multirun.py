@@ -19,7 +19,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from robot_rl.cli.command import Command
-from robot_rl.cli.compose import compose
+from robot_rl.cli.compose import checked
 from robot_rl.cli.overrides import split_arguments
 from robot_rl.cli.progress import progress
 from robot_rl.cli.signals import stop_on_signal
@@ -182,7 +182,23 @@ def _values(key: str, text: str) -> list[str]:
         raise UserError(
             f"{key}={text}: list the values, like {key}=1,2 or {key}=range(0,3), or add search=asha"
         )
-    return [str(value) for value in override.sweep_string_iterator()]
+    values = [str(value) for value in override.sweep_string_iterator()]
+    if not values:
+        raise UserError(f"{key}={text}: the range is empty")
+    return values
+
+
+def of_one_run(command: Command, arguments: Sequence[str]) -> list[str]:
+    """The arguments that all runs of a sweep or search have.
+
+    Raises:
+        UserError: if an argument has another form.
+    """
+    return [
+        f"{key}={text}"
+        for key, text in split_arguments(command, arguments)
+        if key not in OWN and key.partition(".")[0] != "search" and parse_sweep(key, text) is None
+    ]
 
 
 def parse_sweep(key: str, text: str) -> Override | None:
@@ -205,7 +221,7 @@ def _check(command: Command, jobs: Sequence[Sequence[str]]) -> list[Path]:
     if command.output_directory is None:
         raise UserError(f"robot-rl {command.name} has no --multirun; robot-rl train has")
     seen: dict[Path, Sequence[str]] = {}
-    directories = [command.output_directory(compose(command, job)) for job in jobs]
+    directories = [command.output_directory(checked(command, job)) for job in jobs]
     for directory, job in zip(directories, jobs, strict=True):
         other = seen.setdefault(directory.resolve(), job)
         if other is not job:

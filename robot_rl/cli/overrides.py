@@ -4,6 +4,7 @@
 what to write and name the nearest valid key or choice.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -66,7 +67,8 @@ def split_arguments(command: Command, arguments: Sequence[str]) -> list[tuple[st
             raise _malformed(command, argument, left[0] if left else "")
         if not key:
             raise UserError(f"{argument}: the key is missing; write key=value")
-        pairs.append((key, text))
+        # A shell expands it after `key=` or a blank, if at all.
+        pairs.append((key, os.path.expanduser(text) if text.startswith("~/") else text))
     return pairs
 
 
@@ -81,6 +83,8 @@ def override(draft: Draft, key: str, text: str) -> None:
         # The brackets of a list may be left out: `tasks=Lift,Door`.
         text = text if text.startswith(("[", "$")) or text == "null" else f"[{text}]"
     value = _parse(key, text)
+    if "str" in option.type_name and "any" not in option.type_name:
+        value = _as_written(key, text, value)
     try:
         OmegaConf.update(draft.values, key, value, merge=True)
     except OmegaConfBaseException as error:
@@ -130,6 +134,23 @@ def _parse(key: str, text: str) -> Any:
         )
     value = parsed.value()
     return value.text if isinstance(value, QuotedString) else value
+
+
+def _as_written(key: str, text: str, value: Any) -> Any:
+    """The value of an option that holds texts; Hydra's grammar makes numbers of `2024_05_01` and `1.10`.
+
+    Raises:
+        UserError: if the texts of a list or dict cannot be told apart.
+    """
+    if not isinstance(value, list | dict):
+        return text.strip() if isinstance(value, int | float) else value
+    parts = value.values() if isinstance(value, dict) else value
+    if not any(isinstance(part, int | float) for part in parts):
+        return value
+    words = [word.strip() for word in text.strip()[1:-1].split(",")]
+    if isinstance(value, dict) or len(words) != len(value):
+        raise UserError(f'{key}={text}: texts that look like numbers or bools need quotes, like "1.10"')
+    return [word if isinstance(part, int | float) else part for word, part in zip(words, value, strict=True)]
 
 
 def _following_value(command: Command, argument: str, key: str, left: list[str]) -> str:

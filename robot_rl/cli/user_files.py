@@ -34,7 +34,7 @@ def find_file(group: str, choice: str) -> Path | None:
         return own
     if "/" not in choice and not choice.endswith((".yaml", ".yml")):
         return None
-    path = Path(choice).expanduser()
+    path = Path(choice)
     if not path.is_file():
         raise UserError(f"{group}={choice}: there is no such file")
     return path

@@ -20,7 +20,7 @@ from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.endpoints import parse
-from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.hardware.protocol.security import load_own_keys
 from robot_rl.hardware.teleop.device import DeviceError
 from robot_rl.hil.link.client import LearnerClient, LearnerLost
 from robot_rl.hil.link.outbox import Outbox, locked_spool
@@ -90,14 +90,14 @@ def run(config: Config) -> None:
                 for path in spool.set_aside_damaged():
                     _say(f"{path} lacks the end of its episode, and is not sent")
                 outbox = Outbox(spool)
-                keys = load_client_keys(Path(config.keys)) if config.keys else None
+                keys = load_own_keys(config.keys)
                 client = LearnerClient(address, keys, outbox, clock, config.name)
                 resources.callback(client.close)
                 if config.wait:
                     _say(f"waiting for the learner at {config.learner}")
                 welcome = client.handshake(stop, wait=config.wait)
                 if welcome is None:
-                    return
+                    raise KeyboardInterrupt
                 folder = Path(resources.enter_context(TemporaryDirectory(prefix="actor-")))
                 corrected = Path(config.spool) / "classifier"
                 actor = make_actor(
@@ -105,6 +105,8 @@ def run(config: Config) -> None:
                 )
             first = max([welcome.episode, *(episode + 1 for episode in outbox.episodes)])
             actor.run(first)
+            if stop():
+                raise KeyboardInterrupt
         except DeviceError as error:
             raise UserError(str(error)) from error
         except (LearnerLost, RobotError) as error:

@@ -35,8 +35,6 @@ class Config:
     def __post_init__(self) -> None:
         if len(self.image_size) != 2 or min(self.image_size) < 16 or any(n % 2 for n in self.image_size):
             raise ValueError(f"image_size={self.image_size}: give two even numbers of at least 16")
-        if not 0 < self.seconds < float("inf"):
-            raise ValueError(f"seconds={self.seconds:g}: it must be more than 0")
 
 
 def run(config: Config) -> None:

@@ -43,10 +43,6 @@ class Config:
     image_run: bool = True
     """Whether to train from images for a few minutes."""
 
-    def __post_init__(self) -> None:
-        if not self.seconds > 0:
-            raise ValueError(f"seconds={self.seconds:g}: it must be more than 0")
-
 
 def run(config: Config) -> None:
     if config.device.startswith("cuda") and not torch.cuda.is_available():

@@ -28,8 +28,6 @@ class Config:
     """End with one line of JSON."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.seconds < float("inf"):
-            raise ValueError(f"seconds={self.seconds:g}: it must be more than 0")
         if self.encoding not in ("jpeg", "raw"):
             raise ValueError(f"encoding={self.encoding}: choose jpeg or raw")
 

@@ -19,10 +19,6 @@ class Config:
     json: bool = False
     """End with one line of JSON."""
 
-    def __post_init__(self) -> None:
-        if not self.seconds > 0:
-            raise ValueError(f"seconds={self.seconds:g}: it must be more than 0")
-
 
 def run(config: Config) -> None:
     speed = measure(config.seconds)

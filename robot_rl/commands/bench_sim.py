@@ -42,8 +42,6 @@ class Config:
     def __post_init__(self) -> None:
         if not self.tasks:
             raise ValueError("tasks=[]: name at least one")
-        if not 0 < self.seconds < float("inf"):
-            raise ValueError(f"seconds={self.seconds:g}: it must be more than 0")
 
 
 def run(config: Config) -> None:

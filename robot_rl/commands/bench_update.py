@@ -54,17 +54,14 @@ class Config:
             values = getattr(self, name)
             if not values or min(values) < 1:
                 raise ValueError(f"{name}={values}: give at least one number above 0")
-        for name in ("batch_size", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: it must be at least 1")
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size={self.batch_size}: it must be at least 1")
         unknown = set(self.methods) - set(off_policy_methods())
         if unknown:
             raise ValueError(f"methods={sorted(unknown)}: choose from {', '.join(off_policy_methods())}")
         known = (*ENCODERS, BASE_FEATURES)
         if wrong := set(self.encoders) - set(known):
             raise ValueError(f"encoders={sorted(wrong)}: choose from {', '.join(known)}")
-        if not self.seconds > 0:
-            raise ValueError(f"seconds={self.seconds:g}: it must be more than 0")
 
 
 def run(config: Config) -> None:

@@ -51,8 +51,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.episodes < 1:
             raise ValueError(f"episodes={self.episodes}: ask for at least 1")
-        if self.noise < 0:
-            raise ValueError(f"noise={self.noise}: it cannot be negative")
+        if not 0 <= self.noise < float("inf"):
+            raise ValueError(f"noise={self.noise}: it must be a number that is not negative")
         if not 0 <= self.skill <= 1:
             raise ValueError(f"skill={self.skill}: choose it in [0, 1]")
         if not 0 <= self.base_first < 1:

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from robot_rl.cli.compose import compose, load_group
@@ -18,7 +18,7 @@ from robot_rl.envs.external.simulators import simulator_of
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError
 from robot_rl.policies.store import fingerprint
-from robot_rl.runs import write_run_record, write_text
+from robot_rl.runs import open_run, write_run_record, write_text
 from robot_rl.saved_policies.loading import load_networks
 
 
@@ -60,6 +60,8 @@ def run(config: Config) -> None:
         )
     home = Path(config.runs_dir) / config.name
     tuned = home / "tuned"
+    # With other options the stages would go on with each other's files.
+    open_run(home, asdict(config))
     stages = _Stages(home / "stages.json")
     for stage, command in stage_commands(config).items():
         with stages(stage):

@@ -29,7 +29,7 @@ from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.endpoints import default_address
 from robot_rl.hardware.protocol.messages import Role
-from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.hardware.protocol.security import load_own_keys
 from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.teleop.device import DeviceError
@@ -162,6 +162,7 @@ class Config:
             raise ValueError(f"operator={self.operator}: choose {', '.join(operators)}")
         if self.operator_device and self.operator not in MOTION_DEVICES:
             raise ValueError("operator_device is for a device: give operator=…, or leave it out")
+        Speed(self.linear, self.angular)
         if self.first and not self.turns_with:
             raise ValueError("first=true is for deployments that take turns: give turns_with=…")
         if self.turns_with == self.name:
@@ -192,7 +193,7 @@ def _prepare(config: Config, ended: ExitStack) -> tuple[Controller, DeploymentRe
         environment = {**environment, "horizon": config.horizon}
     execution = chosen_execution(config.asynchronous, config.delay, meta)
     asked = asked_instruction(environment, config.instruction)
-    keys = load_client_keys(Path(config.keys)) if config.keys else None
+    keys = load_own_keys(config.keys)
 
     def connect(name: str, role: Role) -> RobotClient:
         client = RobotClient(config.robot, name, role, keys=keys, insecure=config.insecure, timeout=_TIMEOUT)

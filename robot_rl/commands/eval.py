@@ -24,7 +24,15 @@ from robot_rl.envs.disturbed_env import DisturbedEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.errors import UserError, mistakes
-from robot_rl.evaluation.evaluate import Motion, Outcome, Summary, by_instruction, evaluate, write_evaluation
+from robot_rl.evaluation.evaluate import (
+    Motion,
+    Outcome,
+    Summary,
+    by_instruction,
+    check_replaced,
+    evaluate,
+    write_evaluation,
+)
 from robot_rl.evaluation.initial_states import TEST, InitialStates, Split, check_split, load_states
 from robot_rl.evaluation.policy_snapshots import (
     Saved,
@@ -165,6 +173,10 @@ def run(config: Config) -> None:
                     raise ValueError(
                         f"{name}={getattr(config, name)}: {initial.name} has {len(initial.states)} states"
                     )
+            if not saved:
+                candidates = _candidates(config, networks).values()
+                known = {fingerprint(candidate) for _, candidate in candidates}
+                check_replaced(out, known, config.episodes or len(initial.states), config.seed)
             make_folder(out)
             if not os.access(out, os.W_OK):
                 raise UserError(f"{out} cannot be written: choose another out=…")

@@ -12,7 +12,7 @@ from pathlib import Path
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
-from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.hardware.protocol.security import load_own_keys
 from robot_rl.robot.deploy.cameras import check_cameras
 from robot_rl.robot.deploy.deployment import check_robot_fits
 from robot_rl.robot.deploy.judge import load_classifier
@@ -49,7 +49,7 @@ def run(config: Config) -> None:
         classifier = load_classifier(config.success) if config.success else None
         robot = None
         if config.robot:
-            keys = load_client_keys(Path(config.keys)) if config.keys else None
+            keys = load_own_keys(config.keys)
             try:
                 client = ended.enter_context(
                     RobotClient(config.robot, "export", keys=keys, insecure=config.insecure, timeout=_TIMEOUT)

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from robot_rl.cli.signals import stop_on_signal
-from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.protocol.endpoints import default_address, parse
 from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.recording.records import OUTCOMES, Outcome
 from robot_rl.hardware.teleop.terminal_keys import KeyReader
-from robot_rl.robot.recording_session import HELP, record_by_keys, record_by_time
+from robot_rl.robot.recording_session import HELP, record_by_keys, record_by_time, with_instruction
 
 
 @dataclass
@@ -44,12 +43,7 @@ class Config:
     """Use a network without keys."""
 
     def __post_init__(self) -> None:
-        if self.instruction is not None:
-            self.labels = {**self.labels, INSTRUCTION: self.instruction}
-        if INSTRUCTION in self.labels:
-            encode_instruction(self.labels[INSTRUCTION])
-        if self.seconds is not None and not 0 < self.seconds < float("inf"):
-            raise ValueError(f"seconds={self.seconds:g}: it must be more than 0")
+        self.labels = with_instruction(self.labels, self.instruction)
         if self.seconds is None and (self.episodes, self.outcome) != (1, "success"):
             raise ValueError("episodes=… and outcome=… are for seconds=…; else keys end an episode")
         if self.episodes < 1:

@@ -5,7 +5,6 @@ without its true success and without resets of its scene. A script demonstrates,
 scene. Server, a camera and the learner are killed once. The same command goes on after an interruption.
 """
 
-import signal
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +12,7 @@ from typing import Any
 
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
+from robot_rl.cli.signals import interrupted_by_signal
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError, mistakes
 from robot_rl.rehearsal.day import Day, Plan
@@ -38,10 +38,8 @@ def run(config: Config) -> None:
         check_run(home, content)
     open_run(home, content)
     # However it is ended, commands and server end first.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    events = EventLog(home / "events.jsonl")
-    with TemporaryDirectory(prefix="rehearsal-") as folder:
+    with interrupted_by_signal(), TemporaryDirectory(prefix="rehearsal-") as folder:
+        events = EventLog(home / "events.jsonl")
         address = f"ipc://{folder}/robot"
         arguments = [*config.task, *config.robot, f"surroundings={home / 'room'}"]
         robot = ServedRobot(arguments, address, home / "server.log", events)

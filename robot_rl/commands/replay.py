@@ -19,7 +19,7 @@ from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.messages import Mode
-from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.hardware.protocol.security import load_own_keys
 from robot_rl.robot.consent import ask_consent
 
 
@@ -78,7 +78,7 @@ def _in_simulation(config: Config, dataset: Dataset) -> None:
 def _on_robot(config: Config, address: str, dataset: Dataset) -> None:
     with ExitStack() as ended:
         with mistakes():
-            keys = load_client_keys(Path(config.keys)) if config.keys else None
+            keys = load_own_keys(config.keys)
             robot = RobotClient(address, "replay", "policy", keys=keys, insecure=config.insecure, timeout=5.0)
             try:
                 ended.enter_context(robot)

@@ -5,7 +5,6 @@ commands or observes the robot is a client of this server. `robot-rl robot keys`
 Ctrl-C brings the arm to rest.
 """
 
-import signal
 import sys
 import threading
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from robot_rl.cli.signals import handled
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError, mistakes
 from robot_rl.hardware.core.core import CoreSettings
@@ -133,11 +133,9 @@ def _build(config: Config, show: StateCallback, ended: ExitStack) -> RobotServer
 
 
 def _serve(config: Config, server: RobotServer, status: StatusPrinter) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: server.close_soon())
     print(f"{server.name} at {config.address}, session {server.session[:8]}; Ctrl-C ends it", flush=True)
     try:
-        with status:
+        with handled(lambda *_: server.close_soon()), status:
             server.run()
     except DriverError as error:
         raise UserError(f"{server.name}: {error}") from error

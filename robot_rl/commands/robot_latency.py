@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from robot_rl.cli.signals import interrupted_by_signal
 from robot_rl.errors import UserError, mistakes
 from robot_rl.files.durable import write_file
 from robot_rl.hardware.client import RobotClient, RobotError
@@ -19,7 +20,7 @@ from robot_rl.hardware.latency.recording import record
 from robot_rl.hardware.latency.swing import Axis, Swing, find_axis
 from robot_rl.hardware.protocol.endpoints import default_address, parse
 from robot_rl.hardware.protocol.messages import Mode
-from robot_rl.hardware.protocol.security import ClientKeys, load_client_keys
+from robot_rl.hardware.protocol.security import ClientKeys, load_own_keys
 from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.realtime import message_context
 from robot_rl.hardware.robot_file import load_robot, merged_latencies, with_latency
@@ -49,10 +50,10 @@ class Config:
 
 def run(config: Config) -> None:
     with mistakes():
-        keys = load_client_keys(Path(config.keys)) if config.keys else None
+        keys = load_own_keys(config.keys)
         robot = RobotClient(config.address, "latency", "policy", keys=keys, insecure=config.insecure)
         try:
-            with robot:
+            with interrupted_by_signal(), robot:
                 figures = _measure(config, robot, keys)
         except RobotError as error:
             raise UserError(f"{config.address}: {error}") from error

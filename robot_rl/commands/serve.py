@@ -56,10 +56,6 @@ class Config:
     device: str = "auto"
     """`cpu`, `cuda`, or `auto` for a GPU where there is one."""
 
-    def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise ValueError(f"threads={self.threads}: it must be at least 1")
-
 
 def run(config: Config) -> None:
     torch.set_num_threads(config.threads)
@@ -104,7 +100,7 @@ def _until_stopped(server: PolicyServer, process: LeRobotProcess | None) -> None
 
 def _policy(config: Config) -> tuple[Inference, LeRobotProcess | None]:
     """What is served, and the process of a policy of LeRobot."""
-    directory = Path(config.policy).expanduser()
+    directory = Path(config.policy)
     if not is_lerobot(directory):
         if config.python is not None:
             raise ValueError(
@@ -121,7 +117,7 @@ def _policy(config: Config) -> tuple[Inference, LeRobotProcess | None]:
             "(docs/serving.md)"
         )
     check_lerobot(directory)
-    python = str(Path(config.python).expanduser())
+    python = config.python
     check_interpreter(python)
     process = LeRobotProcess(directory, python, config.device, config.threads)
     return LeRobotInference(process, directory, config.seed), process

@@ -6,7 +6,6 @@ rest, holding its position.
 """
 
 import shlex
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,7 +21,7 @@ from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.endpoints import default_address
-from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.hardware.protocol.security import load_own_keys
 from robot_rl.hardware.realtime import COMMANDS, realtime_priority
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.recorder import RecorderError
@@ -33,7 +32,7 @@ from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hardware.teleop.stream import RecordedDevice
 from robot_rl.hardware.teleop.teleoperator import Teleoperator
-from robot_rl.robot.recording_session import KeyedRecorder
+from robot_rl.robot.recording_session import KeyedRecorder, with_instruction
 from robot_rl.robot.teleop.episodes import BackgroundRecorder, TeleopEpisodes
 from robot_rl.robot.teleop.screen import TerminalScreen, operator_card, task_words
 from robot_rl.robot.teleop.session import TeleopSession
@@ -83,10 +82,7 @@ class Config:
             )
         for text in self.instructions:
             encode_instruction(text)
-        if self.instruction is not None:
-            self.labels = {**self.labels, INSTRUCTION: self.instruction}
-        if INSTRUCTION in self.labels:
-            encode_instruction(self.labels[INSTRUCTION])
+        self.labels = with_instruction(self.labels, self.instruction)
         if self.out is None and (self.labels or self.cameras is not None):
             raise ValueError("instruction=…, labels and cameras=… are of recordings: give out=…")
         if self.task is not None and self.address is not None:
@@ -102,7 +98,7 @@ def run(config: Config) -> None:
             address = config.address or default_address()
             if config.task is not None:
                 address = ended.enter_context(simulated_server(config.task))
-            keys = load_client_keys(Path(config.keys)) if config.keys else None
+            keys = load_own_keys(config.keys)
             display = OperatorDisplay(address, keys, config.insecure)
             robot = ended.enter_context(_connect(display))
             screen = TerminalScreen(display.say)
@@ -115,7 +111,7 @@ def run(config: Config) -> None:
         if recording:
             ended.enter_context(recording)
         ended.enter_context(screen)
-        stop = ended.enter_context(stop_on_signal(signal.SIGHUP))
+        stop = ended.enter_context(stop_on_signal())
         teleoperator = Teleoperator(robot.spec, speed)
         session = TeleopSession(robot, device, teleoperator, episodes, screen, display, MonotonicClock())
         why = _drive(session, stop)

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -218,6 +218,25 @@ def read_outcomes(file: Path) -> dict[str, list[Outcome]]:
             "run `robot-rl eval` again"
         ) from None
     return outcomes
+
+
+def check_replaced(directory: Path, fingerprints: Container[str], episodes: int, seed: int) -> None:
+    """Check that results of so many episodes with this noise seed may replace those in a directory.
+
+    Raises:
+        ValueError: if they are of one of these policies and of more episodes, or of another seed.
+    """
+    try:
+        found = json.loads((directory / "summary.json").read_text())
+        same = any(one["fingerprint"] in fingerprints for one in found["policies"].values())
+        before, noise = int(found["episodes"]), int(found.get("seed", seed))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # there are none
+    if same and (before > episodes or noise != seed):
+        raise ValueError(
+            f"{directory} has results of {before} episodes with noise seed {noise}: choose another out=…, or "
+            "remove it"
+        )
 
 
 def write_evaluation(

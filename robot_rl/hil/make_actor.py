@@ -22,7 +22,7 @@ from robot_rl.hardware.cameras.reader import camera_reader
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import Clock, MonotonicClock
 from robot_rl.hardware.protocol.messages import Role
-from robot_rl.hardware.protocol.security import ClientKeys, load_client_keys
+from robot_rl.hardware.protocol.security import ClientKeys, load_own_keys
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hil.actor import Actor
@@ -145,7 +145,7 @@ def _explore(policy: ActingPolicy, obs: Observation) -> PolicyOutput:
 
 
 def _robot_keys(config: HilConfig) -> ClientKeys | None:
-    return load_client_keys(Path(config.robot_keys)) if config.robot_keys else None
+    return load_own_keys(config.robot_keys)
 
 
 @dataclass

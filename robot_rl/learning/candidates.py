@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from robot_rl.learning.config import ChunkConfig
+from robot_rl.learning.config import ChunkConfig, check_not_negative
 from robot_rl.learning.critics import Critics
 from robot_rl.policies.finetuned.candidates import CandidatesSpec
 from robot_rl.policies.nets.critic import ValueSpec
@@ -45,6 +45,7 @@ class CandidatesConfig(ChunkConfig):
             raise ValueError(
                 f"method.execute_fraction={self.execute_fraction}: choose a fraction of the chunk in (0, 1]"
             )
+        check_not_negative(self, "uncertainty_penalty")
 
     def spec(self, encoder: EncoderSpec, scale: tuple[float, ...]) -> CandidatesSpec:
         """What the networks are built from; `scale` is the largest change of each action dimension [A]."""

@@ -118,12 +118,14 @@ class OffPolicyConfig:
             raise ValueError(
                 f"method.warmup_steps={self.warmup_steps} leaves nothing of method.steps={self.steps}"
             )
-        if not self.utd > 0:
+        if not 0 < self.utd < float("inf"):
             raise ValueError(f"method.utd={self.utd}: updates per environment step must be more than 0")
         check_max_grad_norm(self.max_grad_norm)
         if not 0 < self.tau <= 1:
             raise ValueError(f"method.tau={self.tau}: choose it in (0, 1]; 0.005 to 0.01 is usual")
-        check_not_negative(self, "critic_warmup")
+        check_not_negative(self, "critic_warmup", "actor_lr", "critic_lr")
+        if abs(self.reward_offset) == float("inf"):
+            raise ValueError(f"method.reward_offset={self.reward_offset}: it must be finite")
         if self.encoder not in (*ENCODERS, BASE_FEATURES, STATE_ALONE):
             known = ", ".join((*ENCODERS, BASE_FEATURES))
             raise ValueError(f"method.encoder={self.encoder}: choose {known} or {STATE_ALONE}")
@@ -136,8 +138,9 @@ class OffPolicyConfig:
                 f"method.replay_capacity={self.replay_capacity}: a transition takes two rows in each of "
                 f"method.num_envs={self.num_envs} environments; choose much more"
             )
-        if self.success_weight < 1:
-            raise ValueError(f"method.success_weight={self.success_weight}: choose 1 or more")
+        # Rows are drawn by rejection.
+        if not 1 <= self.success_weight <= 100:
+            raise ValueError(f"method.success_weight={self.success_weight}: choose 1 to 100")
 
     @property
     def demo_ratios(self) -> tuple[float, float]:
@@ -182,9 +185,9 @@ def check_counts(config: object, *names: str) -> None:
 
 
 def check_not_negative(config: object, *names: str) -> None:
-    """Check options that mean something from 0 on. Raises ValueError if one is negative, or no number."""
+    """Check options that mean something from 0 on. Raises ValueError if one is negative or infinite."""
     for name in names:
-        if not getattr(config, name) >= 0:
+        if not 0 <= getattr(config, name) < float("inf"):
             raise ValueError(f"method.{name}={getattr(config, name)}: choose 0 or more")
 
 

@@ -16,7 +16,7 @@ from robot_rl.data.joined_windows import join_windows
 from robot_rl.data.window_batches import WindowBatches
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.learning.augmentation import draw_shifts
-from robot_rl.learning.config import check_counts, check_max_grad_norm
+from robot_rl.learning.config import check_counts, check_max_grad_norm, check_not_negative
 from robot_rl.learning.distributed import (
     Processes,
     gathered,
@@ -63,6 +63,7 @@ class BCConfig:
     def __post_init__(self) -> None:
         check_counts(self, "steps", "batch_size")
         check_max_grad_norm(self.max_grad_norm)
+        check_not_negative(self, "lr")
         if self.replay is None and self.replay_ratio != BCConfig.replay_ratio:
             raise ValueError(
                 f"method.replay_ratio={self.replay_ratio:g} is for method.replay=…, a second dataset"

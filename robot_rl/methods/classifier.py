@@ -73,7 +73,7 @@ class ClassifierConfig:
         if self.batch_size < 2:
             raise ValueError(f"method.batch_size={self.batch_size}: at least 2, a success and another frame")
         check_counts(self, "steps", "hidden", "success_steps")
-        check_not_negative(self, "unclear_steps")
+        check_not_negative(self, "unclear_steps", "lr")
 
 
 def choose_examples(

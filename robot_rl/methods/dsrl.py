@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay import Batch
+from robot_rl.learning.config import check_not_negative
 from robot_rl.learning.critics import Critics
 from robot_rl.learning.sampling import Window
 from robot_rl.learning.soft_actor import SACConfig, SACLearner, Temperature, check_alpha_min
@@ -54,6 +55,7 @@ class NoiseSACConfig(SACConfig):
         if self.bound <= 0:
             raise ValueError(f"method.bound={self.bound}: it must be more than 0; 1.5 is usual")
         check_alpha_min(self.alpha_min, self.init_alpha)
+        check_not_negative(self, "uncertainty_penalty")
 
 
 @dataclass

@@ -61,7 +61,7 @@ class DSRLNAConfig(NoiseSACConfig, ChunkConfig):
         if self.backup not in BACKUPS:
             raise ValueError(f"method.backup={self.backup}: choose one of {', '.join(BACKUPS)}")
         check_counts(self, "base_samples")
-        check_not_negative(self, "bc_weight")
+        check_not_negative(self, "bc_weight", "distill_lr")
 
 
 class DSRLNALearner(OffPolicyLearner):

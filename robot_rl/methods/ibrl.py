@@ -48,7 +48,7 @@ class IBRLConfig(OffPolicyConfig):
         super().__post_init__()
         if not 0 <= self.dropout < 1:
             raise ValueError(f"method.dropout={self.dropout}: choose it in [0, 1)")
-        check_not_negative(self, "exploration_std", "target_noise", "temperature")
+        check_not_negative(self, "exploration_std", "target_noise", "temperature", "uncertainty_penalty")
 
 
 class IBRLLearner(DeterministicActorLearner):

@@ -24,6 +24,7 @@ from robot_rl.learning.config import (
     check_counts,
     check_hidden_and_gamma,
     check_max_grad_norm,
+    check_not_negative,
     check_scales,
 )
 from robot_rl.learning.critics import gradient_step
@@ -91,6 +92,7 @@ class ResidualPPOConfig:
         check_counts(self, "num_envs", "epochs")
         check_hidden_and_gamma(self.hidden, self.gamma)
         check_max_grad_norm(self.max_grad_norm)
+        check_not_negative(self, "entropy", "actor_lr", "value_lr")
         if not 0 <= self.gae_lambda <= 1:
             raise ValueError(f"method.gae_lambda={self.gae_lambda:g}: choose it in [0, 1]")
         if self.clip <= 0 or self.target_kl < 0:

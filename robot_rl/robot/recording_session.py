@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from robot_rl.envs.instruction import INSTRUCTION
+from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
 from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.recording.records import Outcome
@@ -25,6 +25,23 @@ _SILENCE_LIMIT = 1000.0
 
 Labels = Mapping[str, str]
 Say = Callable[[str], None]
+
+
+def with_instruction(labels: Labels, instruction: str | None) -> dict[str, str]:
+    """Labels of an episode, with the instruction that is given beside them, if there is one.
+
+    Raises:
+        ValueError: if the labels have another one, or it cannot be stored.
+    """
+    asked = labels.get(INSTRUCTION, instruction) if instruction is None else instruction
+    if asked is None:
+        return dict(labels)
+    if labels.get(INSTRUCTION, asked) != asked:
+        raise ValueError(
+            f"instruction={asked} and labels.{INSTRUCTION}={labels[INSTRUCTION]}: give one of them"
+        )
+    encode_instruction(asked)
+    return {**labels, INSTRUCTION: asked}
 
 
 class KeyedRecorder:

@@ -35,7 +35,7 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint of `step`, and delete all but the newest `KEEP`.
 
-    An existing checkpoint of that step is kept, since a run is deterministic, unless it is to be replaced.
+    An existing checkpoint of that step is kept, unless it is to be replaced.
     `extra` writes further files into the directory before it appears.
     """
     final = directory / f"{step:08d}"

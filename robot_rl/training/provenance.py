@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import robot_rl
 from robot_rl.errors import UserError
 from robot_rl.evaluation import policy_snapshots
@@ -106,6 +108,15 @@ def check_frozen(policy: Path, code: Code) -> dict[str, Any]:
     run = _run_of(policy)
     if run is None:
         return facts
+    record = _frozen_record(run)
+    facts |= {"trained_by": record["commits"], "config_sha256": record["config_sha256"]}
+    if base := _base_of(run):
+        facts["base_trained_by"] = _frozen_record(base)["commits"]
+    return facts
+
+
+def _frozen_record(run: Path) -> dict[str, Any]:
+    """The record of a finished run of committed code; raises UserError if it is none."""
     path = run / "run.json"
     record = json.loads(path.read_text()) if path.is_file() else {}
     if not record.get("finished"):
@@ -118,7 +129,13 @@ def check_frozen(policy: Path, code: Code) -> dict[str, Any]:
         )
     if record["config_sha256"] != config_sha256(run):
         raise UserError(f"split=test: {run / 'config.yaml'} was changed after the training")
-    return facts | {"trained_by": record["commits"], "config_sha256": record["config_sha256"]}
+    return record
+
+
+def _base_of(run: Path) -> Path | None:
+    """The run that trained the base of a run, if it is still there."""
+    base = yaml.safe_load((run / "config.yaml").read_text()).get("base")
+    return _run_of(Path(base["path"])) if isinstance(base, dict) and base.get("path") else None
 
 
 def _run_of(policy: Path) -> Path | None:

@@ -38,6 +38,8 @@ class Updater:
         """Why a server that the run needs cannot be used: the run saves a checkpoint, and ends with this."""
         self._made = self._queries = 0
         """Updates since the last log, and observations for which the base was sampled in them."""
+        self._unsaved = False
+        """Whether updates were made since the last checkpoint, as in the critics' warm-up within one step."""
         self._run = run
         # Before anything is loaded: some methods train the base too.
         self.base = fingerprint(components.agent.networks.base)
@@ -79,6 +81,7 @@ class Updater:
             self.lost = saved_up_to_here(error)
             self.pending += updates - made
         self._made += made
+        self._unsaved |= made > 0
         self._queries += self._base_queries - queries
         return made
 
@@ -160,7 +163,7 @@ class Updater:
     def save(self, step: int, more: Mapping[str, Any], *, replace: bool = False) -> None:
         """Write a checkpoint; `more` is the state of the loop.
 
-        `replace` one of the same step, after which updates were left.
+        One of the same step is replaced if updates were made since, or with `replace`.
 
         Raises:
             NotFinite: if a metric is NaN or infinite.
@@ -177,7 +180,8 @@ class Updater:
             "batches": self.sampler.state_dict(),
             "imagination": self.imagination and self.imagination.state_dict(),
         }
-        self._run.save(step, tree, replace=replace)
+        self._run.save(step, tree, replace=replace or self._unsaved)
+        self._unsaved = False
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint that `save` wrote."""

@@ -5,7 +5,6 @@ import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -17,7 +16,7 @@ from robot_rl.data.compatibility import check_same_environment
 from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.large_messages import MAX_FRAME_BYTES, encode
-from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.hardware.protocol.security import load_own_keys
 from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.realtime import message_context
 from robot_rl.imagination.config import RemoteModelConfig
@@ -98,7 +97,7 @@ class RemoteModel:
         """The server's state when it was asked for last."""
         self._stale, self._failed = True, False
         where = parse(config.address)
-        keys = load_client_keys(Path(config.keys)) if config.keys else None
+        keys = load_own_keys(config.keys)
         self._context = message_context()
         try:
             self._socket = ClientSockets(self._context, where, keys).request("ctrl", MAX_FRAME_BYTES)

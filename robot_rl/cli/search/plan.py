@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from robot_rl.cli.command import Command
-from robot_rl.cli.compose import compose
+from robot_rl.cli.compose import checked
 from robot_rl.cli.multirun import OWN, runs_at_a_time
 from robot_rl.cli.overrides import literal, split_arguments
 from robot_rl.cli.search.advisor import Rungs
 from robot_rl.cli.search.space import Space, corners, read_space, trial_name, words
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError
 from robot_rl.runs import write_text
 
 SAMPLES = "search.samples"
@@ -130,19 +130,6 @@ def _check_corners(command: Command, given: Mapping[str, str], space: Space) -> 
                 f"give one {key}=…"
             )
     return configs[0]
-
-
-def checked(command: Command, arguments: Sequence[str]) -> Any:
-    """The configuration of a command, if it takes these arguments.
-
-    Raises:
-        UserError: if it does not.
-    """
-    config = compose(command, arguments)
-    if command.check:
-        with mistakes():
-            command.check(config)
-    return config
 
 
 def _rungs(config: Any, numbers: Mapping[str, int]) -> Rungs:

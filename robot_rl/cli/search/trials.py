@@ -7,10 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
+from robot_rl.cli.compose import checked
 from robot_rl.cli.multirun import log_of
 from robot_rl.cli.progress import Progress
 from robot_rl.cli.search.advisor import Advisor
-from robot_rl.cli.search.plan import Plan, checked
+from robot_rl.cli.search.plan import Plan
 from robot_rl.cli.search.record import Began, Ended, Evaluated, Record, Trial
 from robot_rl.errors import UserError
 from robot_rl.launchers.launcher import Launcher, NodesLost, Stopped, run_parallel

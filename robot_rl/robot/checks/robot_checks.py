@@ -9,7 +9,7 @@ from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.clock_sync import boot_id
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.messages import Role, Welcome
-from robot_rl.hardware.protocol.security import load_client_keys
+from robot_rl.hardware.protocol.security import load_own_keys
 from robot_rl.hardware.robot_file import load_robot
 from robot_rl.robot.checks.arms import arm_checks
 from robot_rl.robot.checks.connection import ServerTarget, connect
@@ -33,7 +33,7 @@ def robot_checks(robot: str, role: str, keys: str | None, insecure: bool) -> Ite
         return check_here(robot_path(robot))
     if role not in get_args(Role):
         raise ValueError(f"role={role}: choose {', '.join(get_args(Role))}")
-    own = load_client_keys(Path(keys)) if keys else None
+    own = load_own_keys(keys)
     return check_served(ServerTarget(parse(robot), own, insecure, cast(Role, role)))
 
 

@@ -46,7 +46,7 @@ def test_path_in_place_of_a_choice(command: Command, tmp_path: Path) -> None:
     ("argument", "value"),
     [
         ("name=a=b", "a=b"),
-        ("name=~/données", "~/données"),
+        ("name=a~/données", "a~/données"),
         ("name='a,b'", "a,b"),
         ("name=2", "2"),
         ("name=${seed}", "7"),
@@ -148,6 +148,25 @@ def test_a_list_may_be_written_without_its_brackets(command: Command, text: str)
 def test_the_name_of_a_choice_is_no_option(command: Command) -> None:
     with pytest.raises(UserError, match=r"base\.name is the choice itself: write base=flow"):
         compose(command, [*NEEDED, "base.name=flow"])
+
+
+def test_the_home_directory_of_every_path_is_found(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shells leave it as it is in `--data=~/x`, and some in `data=~/x` too."""
+    monkeypatch.setenv("HOME", "/home/carl")
+    assert compose(command, ["base=diffusion", "--name=~/x"]).name == "/home/carl/x"
+    assert compose(command, ["name=x", "base=~/runs/x"]).base.path == "/home/carl/runs/x"
+
+
+@pytest.mark.parametrize("text", ["2024_05_01", "1e3", "1.10", "true"])
+def test_a_text_is_what_was_written_even_if_it_looks_like_a_number(text: str) -> None:
+    """Labels are stored with each episode, and names become folders."""
+    command = load_command("record")
+    config = compose(command, [f"out={text}", f"labels.day={text}"])
+    assert (str(config.out), config.labels) == (text, {"day": text})
+    merge = compose(load_command("data merge"), [f"datasets=[a,{text}]", "out=b"])
+    assert merge.datasets == ["a", text]
+    with pytest.raises(UserError, match="need quotes"):
+        compose(command, [f"out={text}", f"labels={{day: {text}}}"])
 
 
 def test_a_list_of_one_or_none(command: Command) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from robot_rl.envs.action import ActionDim
 from robot_rl.errors import UserError
-from robot_rl.evaluation.evaluate import Outcome, Summary, evaluate, write_evaluation
+from robot_rl.evaluation.evaluate import Outcome, Summary, check_replaced, evaluate, write_evaluation
 from robot_rl.evaluation.initial_states import InitialStates
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.bases.base_policy import BasePolicy, BaseSpec, Chunk
@@ -162,6 +162,17 @@ def test_files_contain_every_outcome_and_the_initial_states(tmp_path: Path) -> N
     assert written["policies"]["tuned"]["interval"] == list(wilson(2, 3))
     assert written["policies"]["base"]["fingerprint"] == "base"
     assert written["motion"]["base"] == {"jerk": pytest.approx(0.25 / 3), "held": 3}
+
+
+def test_results_with_more_episodes_or_another_seed_are_not_replaced(tmp_path: Path) -> None:
+    states = InitialStates("lift.safetensors", "lift", STATES)
+    check_replaced(tmp_path, {"new"}, 1, 0)
+    write_evaluation(tmp_path, states, {"tuned": OUTCOMES}, {"tuned": Summary.of(OUTCOMES, "abc")}, seed=0)
+    check_replaced(tmp_path, {"abc"}, 3, 0)
+    check_replaced(tmp_path, {"trained further"}, 1, 7)
+    for episodes, seed in ((2, 0), (3, 1)):
+        with pytest.raises(ValueError, match="results of 3 episodes with noise seed 0: choose another out=…"):
+            check_replaced(tmp_path, {"base", "abc"}, episodes, seed)
 
 
 def test_a_base_is_compared_with_itself_with_repeated_noise(

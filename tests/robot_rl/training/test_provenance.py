@@ -92,6 +92,17 @@ def test_finished_run_of_a_commit_is_frozen(tmp_path: Path, place: str) -> None:
     }
 
 
+def test_the_run_of_the_base_must_be_frozen_too(tmp_path: Path) -> None:
+    base, run = make_run(tmp_path / "base"), make_run(tmp_path / "run")
+    (run / "config.yaml").write_text(f"base: {{name: run, path: {base}}}\n")
+    record = json.loads((run / "run.json").read_text()) | {"config_sha256": config_sha256(run)}
+    (run / "run.json").write_text(json.dumps(record))
+    assert check_frozen(run, CLEAN)["base_trained_by"] == ["abc"]
+    make_run(base, dirty=True)
+    with pytest.raises(UserError, match=f"{base} was trained with uncommitted changes"):
+        check_frozen(run, CLEAN)
+
+
 def test_policy_outside_of_a_run_is_frozen(tmp_path: Path) -> None:
     assert check_frozen(tmp_path, CLEAN) == {"commit": "abc"}
 
