@@ -90,5 +90,9 @@ format: setup
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-lock: setup
+# Without the set-up of packages, which an outdated constraints.txt may refuse.
+$(BIN)/uv:
+	$(MAKE) setup
+
+lock: $(BIN)/uv
 	.ci/lock.sh $(BIN)/uv $(UPGRADE)

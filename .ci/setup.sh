@@ -7,6 +7,11 @@ cd "$(dirname "$0")/.."
 venv=$1
 python=${2:-}
 if [ -x "$venv/bin/python" ]; then
+    version='import sys; print("%d.%d" % sys.version_info[:2])'
+    if [ -n "$python" ] && [ "$("$python" -c "$version")" != "$("$venv/bin/python" -c "$version")" ]; then
+        echo "$venv has another Python than $python: remove it first (rm -r $venv)" >&2
+        exit 1
+    fi
     python=$venv/bin/python
 elif [ -n "$python" ]; then
     command -v "$python" >/dev/null || {

@@ -8,12 +8,13 @@ python=${1:-python3}
 missing=()
 
 # Libraries by their file, since some releases name their package otherwise.
-need_library() { ldconfig -p | grep -qF "$1" || missing+=("$2"); }
+need_library() { [[ $libraries == *"$1"* ]] || missing+=("$2"); }
 
 PATH=$PATH:/usr/sbin:/sbin
 if ! command -v ldconfig >/dev/null; then
     exit 0 # not a Linux with glibc; nothing to install from Debian's archive
 fi
+libraries=$(ldconfig -p)
 need_library libEGL.so.1 libegl1
 need_library libGL.so.1 libgl1
 need_library libOSMesa.so libosmesa6

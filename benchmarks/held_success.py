@@ -54,6 +54,9 @@ def main(path: Path, task: str, episodes: int, steps: int) -> None:
     config = load_group("task", task, TaskConfig)
     config.cameras = list(CAMERAS)
     config.horizon += steps
+    if path.exists():
+        # Episodes that were left out are not counted, so that it cannot be continued.
+        sys.exit(f"{path} exists: choose another path")
     env = RobosuiteEnv(config, observe_all=True)
     held = HeldSuccess(env, steps)
     settings = {"expert": task, "noise": NOISE, "skill": SKILL, "seed": SEED, "held": steps}

@@ -20,11 +20,12 @@ import numpy as np
 import zmq
 
 from robot_rl.bench.echo import echo_trips, wake_lateness
+from robot_rl.hardware.child_process import start_guarded
 from robot_rl.hardware.client import NoAnswer, RobotClient
 from robot_rl.hardware.protocol.arrays import decode_image
 from robot_rl.hardware.protocol.codec import decode_server
 from robot_rl.hardware.protocol.endpoints import CHANNELS, parse
-from robot_rl.hardware.protocol.messages import Event, State
+from robot_rl.hardware.protocol.messages import Event, Loop, State
 from robot_rl.hardware.protocol.security import ClientKeys, load_client_keys, make_client_keys
 from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.realtime import COMMANDS, realtime_priority
@@ -65,11 +66,11 @@ def measure_control(seconds: float, folder: Path, *, images: bool) -> ControlFig
     """Measure each figure for about `seconds`; `folder` must be empty and have a short path."""
     address = f"ipc://{folder / 'r'}"
     with serving(address), RobotClient(address, "bench", "operator") as robot:
+        started = _loop(robot)
         trips = _round_trips(robot, seconds)
+        # At once: its percentiles are of the newest 2000 ticks.
+        loop = _loop(robot)
         rate = _state_rate(address, seconds)
-        # After the round trips: its percentiles are of the newest 2000 ticks.
-        loop = robot.state(math.inf).loop
-        assert loop is not None
         held = {name: _hold(robot, address, end) for name, end in _ENDS.items()}
     return ControlFigures(
         round_trip_us={
@@ -80,7 +81,7 @@ def measure_control(seconds: float, folder: Path, *, images: bool) -> ControlFig
         loop_lateness_us={
             "p50": loop.late_us_p50,
             "p99": loop.late_us_p99,
-            "overrun_fraction": loop.overruns / loop.ticks,
+            "overrun_fraction": (loop.overruns - started.overruns) / (loop.ticks - started.ticks),
         },
         command_loss_to_hold_ms={name: hold for name, (hold, _) in held.items()},
         hold_to_soft_stop_ms=max(stop for _, stop in held.values()),
@@ -98,7 +99,7 @@ def serving(address: str, *arguments: str, keys: ClientKeys | None = None) -> It
     """Context with a running server of the simulated Panda."""
     command = [sys.executable, "-m", "robot_rl", "robot", "driver=sim_panda", f"address={address}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    server = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, env=environment)
+    server = start_guarded([*command, *arguments], stdout=subprocess.DEVNULL, environment=environment)
     try:
         give_up = time.monotonic() + _PATIENCE
         while True:
@@ -112,7 +113,16 @@ def serving(address: str, *arguments: str, keys: ClientKeys | None = None) -> It
         yield
     finally:
         server.terminate()
-        server.wait(_PATIENCE)
+        try:
+            server.wait(_PATIENCE)
+        finally:
+            server.kill()
+
+
+def _loop(robot: RobotClient) -> Loop:
+    loop = robot.state(math.inf).loop
+    assert loop is not None
+    return loop
 
 
 def _round_trips(robot: RobotClient, seconds: float) -> list[float]:

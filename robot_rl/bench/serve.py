@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from websockets.sync.client import ClientConnection, connect
 
+from robot_rl.errors import UserError
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policy_client.codec import decode, encode
 from robot_rl.policy_server.inference import Inference, PolicyInference
@@ -110,10 +111,16 @@ def _server(policy: str) -> Iterator[int]:
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(policy, theirs), daemon=True)
     process.start()
+    # So that the end of the process is noticed.
+    theirs.close()
     try:
-        if not ours.poll(_TIMEOUT):
-            raise RuntimeError("the server did not start")
-        yield ours.recv()
+        try:
+            if not ours.poll(_TIMEOUT):
+                raise UserError(f"the server has not started after {_TIMEOUT:g} s")
+            port = ours.recv()
+        except EOFError:
+            raise UserError("the server has ended; see its message above") from None
+        yield port
     finally:
         process.terminate()
         process.join()

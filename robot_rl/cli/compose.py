@@ -60,10 +60,15 @@ def checked(command: Command, arguments: Sequence[str]) -> Any:
         UserError: as `compose`, or if the command would refuse options that do not go together.
     """
     config = compose(command, arguments)
+    check_options(command, config)
+    return config
+
+
+def check_options(command: Command, config: Any) -> None:
+    """Raises UserError if a command would refuse options that do not go together, or what they name."""
     if command.check:
         with mistakes():
             command.check(config)
-    return config
 
 
 def _check_numbers(values: Any, key: str = "") -> None:

@@ -19,13 +19,13 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from robot_rl.cli.command import Command
-from robot_rl.cli.compose import checked
+from robot_rl.cli.compose import check_options, compose
 from robot_rl.cli.overrides import split_arguments
 from robot_rl.cli.progress import progress
 from robot_rl.cli.signals import stop_on_signal
 from robot_rl.errors import INTERRUPTED, UserError
 from robot_rl.hardware.child_process import command_line
-from robot_rl.launchers import make_launcher
+from robot_rl.launchers import check_launcher, make_launcher
 from robot_rl.launchers.launcher import Launcher, NodesLost, Stopped, run_parallel
 from robot_rl.runs import training_progress
 
@@ -52,6 +52,7 @@ def run_all(command: Command, arguments: Sequence[str], plugins: Sequence[str] =
     refuse_torchrun()
     pairs = split_arguments(command, arguments)
     at_once, launcher = runs_at_a_time(dict(pairs)), dict(pairs).get("launcher", "local")
+    check_launcher(launcher)
     jobs = combinations([pair for pair in pairs if pair[0] not in OWN])
     directories = _check(command, jobs)
     also = [f"plugins=[{','.join(plugins)}]"] if plugins else []
@@ -221,7 +222,8 @@ def _check(command: Command, jobs: Sequence[Sequence[str]]) -> list[Path]:
     if command.output_directory is None:
         raise UserError(f"robot-rl {command.name} has no --multirun; robot-rl train has")
     seen: dict[Path, Sequence[str]] = {}
-    directories = [command.output_directory(checked(command, job)) for job in jobs]
+    configs = [compose(command, job) for job in jobs]
+    directories = [command.output_directory(config) for config in configs]
     for directory, job in zip(directories, jobs, strict=True):
         other = seen.setdefault(directory.resolve(), job)
         if other is not job:
@@ -232,6 +234,8 @@ def _check(command: Command, jobs: Sequence[Sequence[str]]) -> list[Path]:
                 f"two runs would share {directory}: {first or 'the same values'} and {second or 'again'}; "
                 "put what varies into the name, like name='${method.name}_lr${method.lr}_s${seed}'"
             )
+    for config in configs:
+        check_options(command, config)
     return directories
 
 

@@ -54,7 +54,9 @@ class Config:
 def run(config: Config) -> None:
     results = Path(config.results)
     with mistakes():
-        choose_device(config.device)
+        if config.launcher == "local":
+            # The machines of a cluster may have a GPU where this one has none.
+            choose_device(config.device)
         split = check_split(config.split)
         protocols = read_protocols(Path(config.protocol), split)
         runs_dir = Path(config.runs_dir or Path("runs/bench") / protocols[0].group)

@@ -21,12 +21,17 @@ def make_launcher(name: str, device: str, keep_open: Sequence[int] = ()) -> Laun
     Raises:
         UserError: if there is no such launcher, or its cluster cannot be used.
     """
+    check_launcher(name)
     if name == "local":
         return LocalLauncher(keep_open)
     if name == "ray":
         from robot_rl.launchers.ray_cluster import RayLauncher
 
         return RayLauncher(gpus=int(device.startswith("cuda")))
-    if name == "slurm":
-        return SlurmLauncher(gpus=int(device.startswith("cuda")))
-    raise UserError(f"launcher={name}: choose {', '.join(LAUNCHERS)}")
+    return SlurmLauncher(gpus=int(device.startswith("cuda")))
+
+
+def check_launcher(name: str) -> None:
+    """Raises UserError if there is no launcher of this name."""
+    if name not in LAUNCHERS:
+        raise UserError(f"launcher={name}: choose {', '.join(LAUNCHERS)}")

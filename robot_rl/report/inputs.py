@@ -127,7 +127,7 @@ def read_run(path: Path) -> RunData:
             f"`robot-rl deploy policy={path}` first"
         )
     videos, shown = path / "videos", shown_episode(path) if found else None
-    names = [] if shown is None else [n for n in POLICIES if (videos / f"{n}.mp4").is_file()]
+    names = POLICIES if shown is not None else ()
     return RunData(
         path=path,
         run=run,
@@ -140,10 +140,15 @@ def read_run(path: Path) -> RunData:
         base=found.get("base"),
         tuned=found.get("tuned"),
         disturbed=_disturbed(path, found, summary),
-        videos={name: (videos / f"{name}.mp4").read_bytes() for name in names},
-        sheets={name: (videos / f"{name}.png").read_bytes() for name in names},
+        videos=_files(videos, names, "mp4"),
+        sheets=_files(videos, names, "png"),
         video_episode=shown,
     )
+
+
+def _files(folder: Path, names: Sequence[str], ending: str) -> dict[str, bytes]:
+    paths = {name: folder / f"{name}.{ending}" for name in names}
+    return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
 
 
 def is_evaluated(run: Path) -> bool:

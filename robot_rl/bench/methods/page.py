@@ -24,7 +24,8 @@ bootstrap interval over seeds (Agarwal et al., 2021) if there are at least two.
 Demonstration steps: environment steps in the demonstrations that the base and the run learned from,
 including failed episodes; add them to the steps of the run (≈ if they were counted in data that another
 machine collected with the same command). “Steps to” is the step of the first evaluated policy at or above the
-threshold, for each seed, without interpolation; – if there is none. Dip: the lowest success rate over
+threshold, for each seed, without interpolation; – if there is none. Runs that failed, as “each seed” and the
+last column say, are left out of the IQM, dip and wall-clock. Dip: the lowest success rate over
 {WINDOW} consecutive training episodes, with exploration, minus the base's success, of the worst seed; in
 brackets the expected lowest of the base itself in as many episodes, by chance. Wall-clock is that of
 training, without evaluations.
@@ -126,7 +127,10 @@ def _speed(parent: Row, ablations: Sequence[Row]) -> str:
     """Table of the steps after which success stays, for the seeds that an ablation and its entry have."""
     lines = []
     for row in ablations:
-        steps, its = ({r.planned.seed: r.stays_at(*STAYS) for r in of.done} for of in (row, parent))
+        steps, its = (
+            {r.planned.seed: None if r.failure else r.stays_at(*STAYS) for r in of.results}
+            for of in (row, parent)
+        )
         if seeds := sorted(steps.keys() & its.keys()):
             lines.append(_speed_line(row, [steps[seed] for seed in seeds], [its[seed] for seed in seeds]))
     if not lines:
@@ -134,8 +138,8 @@ def _speed(parent: Row, ablations: Sequence[Row]) -> str:
     head = _line(["entry", "steps", f"steps of `{parent.entry.name}`", "ratio of the means"])
     text = (
         f"Steps to the first of {STAYS[1]} saved policies in a row with at least {STAYS[0]:g}, for the\n"
-        "seeds that both have. A run without them counts with its whole budget (>). The interval is that of\n"
-        "the bootstrap over pairs of runs with the same seed."
+        "seeds that both have. A run without them, or that failed, counts with its whole budget (>). The\n"
+        "interval is that of the bootstrap over pairs of runs with the same seed."
     )
     return "\n".join(["", text, "", head, _line(["---", *["---:"] * 3]), *lines, ""])
 
@@ -168,14 +172,14 @@ def _with_interval(value: float, bounds: tuple[float, float] | None) -> str:
 
 
 def _reached(row: Row, threshold: float) -> str:
-    steps = [result.first_at(threshold) for result in row.done]
+    steps = [None if result.failure else result.first_at(threshold) for result in row.results]
     return ", ".join("–" if step is None else short(step) for step in steps)
 
 
 def _dip(row: Row) -> str:
-    if row.worst_dip is None:
+    lowest = row.worst_dip
+    if lowest is None:
         return "–"
-    _, lowest = row.worst_dip
     base = lowest.success - lowest.minus_base
     return f"{lowest.minus_base:+.2f} at {short(lowest.step)} ({lowest.base_by_chance - base:+.2f})"
 

@@ -140,9 +140,19 @@ def read_protocols(path: Path, split: Split = VALIDATION) -> list[Protocol]:
     return [_read(file, split) for file in files]
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that is given twice, of which YAML would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise yaml.MarkedYAMLError(problem=f"{twice[0]!r} is given twice", problem_mark=node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def _read(file: Path, split: Split) -> Protocol:
     try:
-        content = yaml.safe_load(file.read_text())
+        content = yaml.load(file.read_text(), _UniqueKeys)
     except yaml.YAMLError as error:
         raise UserError(f"{file} is not YAML: {error}") from error
     content = _section(content, f"{file}:", _KEYS, _OPTIONAL)
@@ -156,6 +166,13 @@ def _read(file: Path, split: Split) -> Protocol:
     for key, number in numbers.items():
         if not isinstance(number, int) or number < 1:
             raise UserError(f"{file}: {key} is {number!r}; it must be a whole number above 0")
+    for key, most in (
+        ("eval_episodes", COUNTS[VALIDATION]),
+        ("test_episodes", COUNTS[TEST]),
+        ("curve_episodes", test_episodes),
+    ):
+        if numbers[key] > most:
+            raise UserError(f"{file}: {key} is {numbers[key]}; it must be at most {most}")
     for key in ("eval_every", "save_every"):
         if numbers["steps"] % numbers[key]:
             raise UserError(f"{file}: {key} must be a divisor of steps, so that the end is evaluated")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import filter as filter_names
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def select_runs(
         ("seeds", seeds, {run.seed for run in runs}),
     ):
         for value in wanted:
-            if not any(fnmatchcase(str(name), str(value)) for name in known):
+            if not (value in known or (key == "only" and filter_names(map(str, known), str(value)))):
                 names = ", ".join(map(str, sorted(known)))
                 raise UserError(f"{key}={value}: the protocols have no such run; they have {names}")
     return [

@@ -164,10 +164,10 @@ class Row:
         return np.array([result.final for result in self.done])
 
     @property
-    def worst_dip(self) -> tuple[Result, Lowest] | None:
-        """The run whose training success fell furthest below its base's, and where."""
-        dips = [(result, result.lowest) for result in self.results if result.lowest]
-        return min(dips, key=lambda dip: dip[1].minus_base, default=None)
+    def worst_dip(self) -> Lowest | None:
+        """How far the training success of a run fell at most below its base's, and where."""
+        dips = [result.lowest for result in self.results if result.lowest]
+        return min(dips, key=lambda dip: dip.minus_base, default=None)
 
     def curve(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Steps [T], wall-clock seconds [n, T] and success [n, T] at each evaluation.

@@ -39,6 +39,8 @@ class Runner:
         self._runs_dir, self._results, self._device = runs_dir, results, device
         self._launcher = launcher
         self._preparing: dict[str, threading.Lock] = {}
+        self._unprepared: dict[str, CommandFailed] = {}
+        """Why tasks could not be prepared."""
         self._active: dict[PlannedRun, str] = {}
 
     def run(
@@ -61,7 +63,8 @@ class Runner:
                 show.note(_summary(run, future.result()))
             except Stopped:
                 return
-            except (CommandFailed, NodesLost) as failure:
+            except (CommandFailed, NodesLost, ValueError) as failure:
+                # ValueError: a file of this run is damaged.
                 failures.append(f"{run.label}: {failure}")
                 show.note(failures[-1])
             done += 1
@@ -73,7 +76,10 @@ class Runner:
         """Execute one run and return its result."""
         task_dir = planned.task_dir(self._runs_dir)
         with self._preparing[planned.protocol.task]:
-            self._prepare(planned.protocol, task_dir)
+            self._prepare_once(planned.protocol, task_dir)
+        return self._execute_prepared(planned, task_dir)
+
+    def _execute_prepared(self, planned: PlannedRun, task_dir: Path) -> dict[str, Any]:
         run = task_dir / planned.name
         _clear_failure(run / "run.json")
         if planned.entry.collect is not None:
@@ -119,6 +125,16 @@ class Runner:
         if planned.entry.collect is not None:
             metrics = read_metrics(task_dir / planned.name / "metrics.csv")
             write_evaluation(planned, task_dir, metrics, time.monotonic() - begun)
+
+    def _prepare_once(self, protocol: Protocol, task_dir: Path) -> None:
+        """Prepare a task; a failure is that of all its runs."""
+        if failure := self._unprepared.get(protocol.task):
+            raise failure
+        try:
+            self._prepare(protocol, task_dir)
+        except CommandFailed as failure:
+            self._unprepared[protocol.task] = failure
+            raise
 
     def _prepare(self, protocol: Protocol, task_dir: Path) -> None:
         """Collect demonstrations and train the base of a task, unless they exist."""

@@ -23,7 +23,9 @@ from robot_rl.bench.methods.protocol import Entry, Protocol, read_protocols
 from robot_rl.bench.methods.queue import PlannedRun, run_queue, select_runs
 from robot_rl.bench.methods.result_writer import COLUMNS
 from robot_rl.bench.methods.results import read_result, read_rows
+from robot_rl.bench.methods.runner import CommandFailed, Runner
 from robot_rl.cli import main as cli
+from robot_rl.cli.progress import progress
 from robot_rl.commands import bench_methods, bench_table
 from robot_rl.data.dataset import Dataset
 from robot_rl.envs.robosuite_env import RobosuiteEnv
@@ -216,6 +218,10 @@ def test_shipped_results_used_the_initial_states_of_their_split() -> None:
         ("priority: 2", "priority: soon", "priority must be a whole number"),
         ("  good:", "  a/b:", "a name has letters"),
         ("entries:", "entries: [", "is not YAML"),
+        ("  other:", "  good:", "'good' is given twice"),
+        ("eval_episodes: 20", "eval_episodes: 101", "eval_episodes is 101; it must be at most 100"),
+        ("test_episodes: 30", "test_episodes: 501", "test_episodes is 501; it must be at most 500"),
+        ("curve_episodes: 10", "curve_episodes: 31", "curve_episodes is 31; it must be at most 30"),
     ],
 )
 def test_invalid_protocol_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -261,6 +267,36 @@ def test_runs_are_selected_by_task_entry_and_seed() -> None:
     assert select_runs(runs, ["lift"], [], []) == runs
     with pytest.raises(UserError, match="only=bad: the protocols have no such run; they have good, good-l"):
         select_runs(runs, [], ["bad"], [])
+    with pytest.raises(UserError, match=r"tasks=li\*: the protocols have no such run"):
+        select_runs(runs, ["li*"], [], [])
+
+
+def test_a_damaged_run_and_a_failed_preparation_leave_the_other_runs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed preparation is not repeated for each run of its task."""
+    unprepared, prepared = replace(PROTOCOL, task="can"), []
+
+    def prepare(self: Runner, protocol: Protocol, task_dir: Path) -> None:
+        prepared.append(protocol.task)
+        if protocol is unprepared:
+            raise CommandFailed("collect ended with code 2")
+
+    def execute(self: Runner, planned: PlannedRun, task_dir: Path) -> dict[str, Any]:
+        if planned.name == "good_s0":
+            raise UserError("metrics.csv is damaged")
+        return {"status": "failed", "reason": "diverged"}
+
+    monkeypatch.setattr(Runner, "_prepare", prepare)
+    monkeypatch.setattr(Runner, "_execute_prepared", execute)
+    with LocalLauncher() as launcher, progress(8, "test", "runs") as show:
+        runner = Runner(tmp_path, tmp_path, "cpu", launcher)
+        failures = runner.run(run_queue([PROTOCOL, unprepared]), 2, lambda: False, show)
+    assert prepared.count("can") == 1
+    assert sorted(failure.partition(": ")[2] for failure in failures) == [
+        *["collect ended with code 2"] * 4,
+        "metrics.csv is damaged",
+    ]
 
 
 # Real runs.
@@ -773,6 +809,14 @@ def test_ablations_on_test_states_are_compared_by_when_their_success_stays(works
     page = (workspace / "page.md").read_text()
     assert "| entry | steps | steps of `good` | ratio of the means |" in page
     assert "| `good-less` | 50 | > 200 | **0.250** |" in page
+    # A run that failed counts with its whole budget.
+    edit(
+        workspace / "results" / "protocol" / "test" / "lift" / "good-less_s0.json",
+        status="failed",
+        reason="diverged",
+    )
+    assert table(workspace) == 0
+    assert "| `good-less` | > 200 | > 200 | **1.000** |" in (workspace / "page.md").read_text()
     assert page.index("ratio of the means") < page.index("## Lift, validation states")
 
 

@@ -160,7 +160,7 @@ def test_run_with_only_a_base(tmp_path: Path) -> None:
     page = Page(write_report(run))
     assert "Paired outcomes" not in page.text
     assert "Tuned" not in page.text
-    assert "videos/base.mp4 is missing" in page.text
+    assert "No video of this evaluation of the base policy" in page.text
     assert json.loads((run / "report.json").read_text())["tuned"] is None
 
 
@@ -185,7 +185,11 @@ def test_video_captions_state_the_outcome_of_the_episode(run: Path) -> None:
     # Of another evaluation, nothing says what they show.
     with open(run / "eval" / "episodes.csv", "a") as file:
         file.write("\n")
-    assert "videos/tuned.mp4</code> is missing" in write_report(run).read_text()
+    assert "No video of this evaluation of the tuned policy" in Page(write_report(run)).text
+    show_episode(run, 7)
+    (run / "videos" / "tuned.mp4").unlink()
+    (run / "videos" / "base.png").unlink()
+    assert "videos/tuned.mp4 is missing" in Page(write_report(run)).text
 
 
 @pytest.mark.parametrize(
