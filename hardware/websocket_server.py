@@ -19,7 +19,8 @@ class ServerThread(ABC):
         """The port; `_serve` sets it."""
         self._failure: BaseException | None = None
         self._end: Callable[[], object] = lambda: None
-        """Ends `_serve`, from any thread; `_serve` sets it."""
+        """Ends `_serve`, from any thread."""
+        self._closing = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> int:
@@ -38,6 +39,7 @@ class ServerThread(ABC):
 
     def close(self) -> None:
         """Close all connections."""
+        self._closing = True
         self._end()
         self._thread.join()
 
@@ -49,9 +51,16 @@ class ServerThread(ABC):
                 self._listening.set_exception(error)
             self._failure = error
 
+    def _end_by(self, ending: asyncio.Event) -> None:
+        """Let `close` set this event of the running loop, also if it was called before."""
+        loop = asyncio.get_running_loop()
+        self._end = lambda: loop.is_closed() or loop.call_soon_threadsafe(ending.set)
+        if self._closing:
+            ending.set()
+
     @abstractmethod
     async def _serve(self) -> None:
-        """Serve until `_end` is called."""
+        """Serve until an event is set, given to `_end_by`."""
 
 
 def http_response(status: HTTPStatus, body: bytes, more: dict[str, str] | None = None) -> Response:

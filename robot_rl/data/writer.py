@@ -17,7 +17,8 @@ from robot_rl.data.compatibility import check_same_environment
 from robot_rl.data.dataset import EPISODE_KEYS, FORMAT_VERSION, Dataset, required_keys
 from robot_rl.data.frames import video_path, write_frames
 from robot_rl.data.zarr_store import check_dtype, open_store
-from robot_rl.envs.observation import ObservationSpec, check_name
+from robot_rl.envs.description import check_description
+from robot_rl.envs.observation import check_name
 from robot_rl.files.durable import make_folder, publish, sync
 
 _ROWS_PER_CHUNK = 1024
@@ -112,8 +113,8 @@ class DatasetWriter:
             for name in EPISODE_KEYS:
                 _truncate(self._store.meta[name], existing.num_episodes)
             return
-        # Camera names become paths. One that would be refused when it is read is not written.
-        ObservationSpec.from_dict(environment["observation_spec"])
+        # One that would be refused when it is read is not written.
+        check_description(environment)
         building = path.with_name(f".building-{path.name}")
         shutil.rmtree(building, ignore_errors=True)
         make_folder(building.parent)

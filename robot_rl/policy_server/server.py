@@ -105,7 +105,7 @@ class PolicyServer(ServerThread):
     # ---- in the server's thread --------------------------------------------------------------------------
 
     async def _serve(self) -> None:
-        loop, ending, listen = asyncio.get_running_loop(), asyncio.Event(), self._listen
+        ending, listen = asyncio.Event(), self._listen
         async with serve(
             self._handle,
             listen.host,
@@ -121,7 +121,7 @@ class PolicyServer(ServerThread):
             server_header=None,
             logger=_LOGGER,
         ) as server:
-            self._end = lambda: loop.is_closed() or loop.call_soon_threadsafe(ending.set)
+            self._end_by(ending)
             batches = asyncio.create_task(self._answer_batches())
             batches.add_done_callback(lambda _: ending.set())
             self._listening.set_result(next(iter(server.sockets)).getsockname()[1])

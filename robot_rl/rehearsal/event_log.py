@@ -1,8 +1,10 @@
 """The events of a rehearsal: commands, episodes and kills, a line of JSON each, in the order of time."""
 
 import json
+import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,19 @@ class EventLog:
     def write(self, what: str, **facts: Any) -> None:
         """Add a line."""
         line = json.dumps({"at": now(), "t": time.monotonic_ns(), "what": what, **facts})
-        with self._lock, self._path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        with self._lock, self._path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                # The last one may have been cut, by a full disk.
+                line = line if file.read(1) == b"\n" else f"\n{line}"
+            file.write(f"{line}\n".encode())
 
     def lines(self, what: str) -> list[dict[str, Any]]:
-        """All lines of this kind; one that was cut by a kill is left out."""
+        """All lines of this kind; those that were cut are left out."""
         if not self._path.is_file():
             return []
-        lines = self._path.read_text(encoding="utf-8").split("\n")[:-1]
-        return [line for line in map(json.loads, lines) if line["what"] == what]
+        found = []
+        for line in self._path.read_text(encoding="utf-8").splitlines():
+            with suppress(json.JSONDecodeError):
+                found.append(json.loads(line))
+        return [line for line in found if line["what"] == what]

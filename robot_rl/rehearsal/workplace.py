@@ -69,17 +69,19 @@ class ServedRobot:
             UserError: if no process serves it.
         """
         for children in Path(f"/proc/{self.pid}/task").glob("*/children"):
-            for child in children.read_text().split():
-                line = Path(f"/proc/{child}/cmdline")
-                with suppress(OSError):
+            # Threads and processes may end meanwhile.
+            with suppress(OSError):
+                for child in children.read_text().split():
+                    line = Path(f"/proc/{child}/cmdline")
                     if _CAMERA in (text := line.read_bytes()) and f'"name":"{name}"'.encode() in text:
                         return int(child)
         raise UserError(f"no process serves the camera {name}")
 
     def close(self) -> None:
         self._ending.set()
-        end(self._process)
+        # The kernel kills a process when the thread ends that has started it.
         self._keeper.join()
+        end(self._process)
 
     def _start(self) -> "subprocess.Popen[bytes]":
         with self._log.open("ab") as log:
@@ -90,6 +92,7 @@ class ServedRobot:
             if (code := self._process.poll()) is not None:
                 self._events.write("server restarted", code=code)
                 self._process = self._start()
+        end(self._process)
 
 
 class Terminal:

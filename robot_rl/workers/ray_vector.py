@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _HANGS = 60.0
 """s without an answer after which a worker counts as lost."""
+_REPEATS = 0.1
+"""s that a worker may take to repeat a step of the one before it, several times what it takes."""
 _ATTEMPTS = 5
 """Workers in a row that may be lost in one call."""
 
@@ -138,30 +140,38 @@ class RayVectorEnv(TaskVectorEnv):
         return getattr(worker.actor, method).remote(*arguments)
 
     def _answer(self, worker: _Worker, answer: "ObjectRef", call: tuple[Any, ...]) -> Any:
-        for _ in range(_ATTEMPTS):
+        patience = _HANGS
+        for attempt in range(_ATTEMPTS):
             try:
-                return self._result(answer)
+                if attempt:
+                    answer, patience = self._restart(worker, call)
+                return self._result(answer, patience)
             except self._ray.exceptions.RayError as error:
                 hangs = isinstance(error, self._ray.exceptions.GetTimeoutError)
                 say(f"one {'hangs' if hangs else 'is lost'}; another one repeats its episodes")
-            answer = self._restart(worker, call)
         raise UserError(
             f"{_ATTEMPTS} workers in a row were lost; the same command goes on from the last checkpoint"
         )
 
-    def _result(self, answer: "ObjectRef") -> Any:
-        """The result of a call; raises RayError if its worker is lost."""
-        return worker_result(self._ray, answer, "simulate this task", _HANGS)
+    def _result(self, answer: "ObjectRef", patience: float = _HANGS) -> Any:
+        """The result of a call; raises RayError if its worker is lost, or has not answered after s."""
+        return worker_result(self._ray, answer, "simulate this task", patience)
 
-    def _restart(self, worker: _Worker, call: tuple[Any, ...]) -> "ObjectRef":
-        """Start another worker in the place of a lost one, for a call that was not answered."""
+    def _restart(self, worker: _Worker, call: tuple[Any, ...]) -> "tuple[ObjectRef, float]":
+        """Start another worker in the place of a lost one, for a call that was not answered.
+
+        Returns:
+            What the call returns, and how long it may take, s.
+        """
         self._ray.kill(worker.actor)
         worker.actor = self._remote.remote()
         places = enumerate(worker.indices)
         records = {at: self._episodes[index] for at, index in places if index in self._episodes}
-        answer = self._send(worker, "resume", self._job(worker), records, *call)
-        wait_for_start(self._ray, [answer])
-        return answer
+        built = self._send(worker, "build", self._job(worker))
+        wait_for_start(self._ray, [built])
+        self._result(built)
+        steps = sum(len(record.actions) for record in records.values())
+        return self._send(worker, "resume", records, *call), _HANGS + steps * _REPEATS
 
     def _job(self, worker: _Worker) -> SimulationJob:
         return SimulationJob(self._task, len(worker.indices), inherited_plugins(), installed_software())

@@ -74,22 +74,14 @@ class Simulation:
         """Full simulator state of every environment."""
         return self._group.get_states()
 
-    def resume(
-        self,
-        job: SimulationJob,
-        episodes: Mapping[int, EpisodeRecord],
-        method: str,
-        *arguments: Any,
-    ) -> Any:
-        """Continue for a worker that was lost, with the same bits.
+    def resume(self, episodes: Mapping[int, EpisodeRecord], method: str, *arguments: Any) -> Any:
+        """Continue for a worker that was lost, with the same bits, after `build`.
 
         Args:
-            job: as in `build`.
             episodes: what happened to its environments.
             method: the call that it did not answer, a name in this class.
             arguments: of that call.
         """
-        self.build(job)
         group = self._group
         for index, episode in episodes.items():
             group.reset({index: episode.start})

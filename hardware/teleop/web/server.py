@@ -161,7 +161,7 @@ class WebServer(ServerThread):
                 server_header=None,
                 logger=_LOGGER,
             ) as server:
-                self._end = lambda: loop.is_closed() or loop.call_soon_threadsafe(ending.set)
+                self._end_by(ending)
                 self._listening.set_result(next(iter(server.sockets)).getsockname()[1])
                 await ending.wait()
 

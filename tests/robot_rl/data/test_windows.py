@@ -20,7 +20,7 @@ SPEC = {"state_keys": ["pos"], "state_dims": [1], "cameras": [], "image_size": [
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """State 100 e + t and applied action -(100 e + t) at step t of episode e."""
     path = tmp_path_factory.mktemp("data") / "count.zarr"
-    writer = DatasetWriter(path, {"observation_spec": SPEC}, {})
+    writer = DatasetWriter(path, {"observation_spec": SPEC, "action_spec": []}, {})
     for e, length in enumerate(LENGTHS):
         rows = 100.0 * e + np.arange(length, dtype=np.float32)[:, None]
         zeros = np.zeros(length, np.float32)
@@ -53,7 +53,7 @@ def test_windows_are_those_of_brute_force(dataset: Dataset, obs_steps: int, hori
 def test_images_are_those_of_the_same_steps(tmp_path: Path) -> None:
     """The image of step t of episode e shows 10 e + t everywhere, beside a state that says the same."""
     spec = {"state_keys": ["pos"], "state_dims": [1], "cameras": ["front"], "image_size": [4, 6]}
-    writer = DatasetWriter(tmp_path / "images.zarr", {"observation_spec": spec}, {})
+    writer = DatasetWriter(tmp_path / "images.zarr", {"observation_spec": spec, "action_spec": []}, {})
     for e, length in enumerate(LENGTHS):
         shown = 10 * e + np.arange(length)
         rows, zeros = shown[:, None].astype(np.float32), np.zeros(length, np.float32)

@@ -111,3 +111,5 @@ def test_an_event_log_whose_last_line_was_cut_is_read(tmp_path: Path) -> None:
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write('{"what": "kil')
     assert [line["name"] for line in events.lines("killed")] == ["server"]
+    EventLog(tmp_path / "events.jsonl").write("killed", name="camera")
+    assert [line["name"] for line in events.lines("killed")] == ["server", "camera"]
