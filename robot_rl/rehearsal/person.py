@@ -189,7 +189,7 @@ class _Watched:
         if program.running and program.episode is not None:
             self._running = program.episode
         elif self._running is not None:
-            self._ended, self._running = (self._running, time.monotonic() + 0.3), None
+            self._ended, self._running = (self._running, time.monotonic() + _JUDGED_S), None
         # The outcome is shown a moment after the end.
         if self._ended is None or time.monotonic() < self._ended[1]:
             return None

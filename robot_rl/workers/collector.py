@@ -51,7 +51,6 @@ class Weights:
 class Collected:
     """Steps of one worker, all of which were chosen with the same weights."""
 
-    version: int
     steps: Sequence[StoredStep]
     """`STEPS` control steps, in time order."""
     outcomes: Sequence[Mapping[str, float]]
@@ -102,7 +101,7 @@ class Collector:
         self._outcomes.values = []
         begun = time.monotonic()
         steps = [self._step("policy" if active else "base") for _ in range(STEPS)]
-        return Collected(weights.version, steps, self._outcomes.values, time.monotonic() - begun)
+        return Collected(steps, self._outcomes.values, time.monotonic() - begun)
 
     def _begin(self, seed: int) -> None:
         job, self._outcomes = self._job, _Outcomes()

@@ -49,7 +49,6 @@ def test_a_worker_collects_with_the_weights_that_it_is_sent() -> None:
     collector = Collector()
     collector.build(job, 2)
     base = collector.collect(first, False, 7)
-    assert base.version == 1
     assert len(base.steps) == STEPS
     assert {step.source for step in base.steps} == {"base"}
     assert {name: value.shape[0] for name, value in base.steps[0].fields.items()} == {"state": 2, "base": 2}

@@ -33,6 +33,7 @@ def test_a_worker_continues_for_another_with_the_same_bits() -> None:
         1: EpisodeRecord(starts[1], saved, list(actions[2:4, 1])),
     }
     obs = lost.step(actions[4], draw).obs["state"]
+    other.build(job())
     assert np.array_equal(other.resume(records, "step", actions[4], draw).obs["state"], obs)
     for index, state in lost.get_states().items():
         assert np.array_equal(state, other.get_states()[index])
