@@ -80,9 +80,11 @@ class SpaceMouseDecoder:
     def sample(self, now: int) -> Sample:
         moved = [t for t, half in zip(self._reported, self._halves, strict=True) if any(half)]
         motion = (*self._halves[0], *self._halves[1])
-        return Sample(
-            t=min(moved, default=now), enable=self._clutch.on(now), motion=motion, gripper=self._gripper
-        )
+        enable = self._clutch.on(now)
+        if not enable:
+            # When the clutch is pressed again the scene may be another one.
+            self._gripper = None
+        return Sample(t=min(moved, default=now), enable=enable, motion=motion, gripper=self._gripper)
 
     def _read_axes(self, half: int, body: bytes, now: int) -> None:
         axes = [apply_deadzone(value / FULL, DEAD_ZONE) for value in struct.unpack("<3h", body)]

@@ -141,8 +141,15 @@ def test_the_clutch_lapses_when_nobody_touches_the_cap_and_when_the_program_lets
     decoder.feed(buttons(), 20_000 * MS)
     decoder.feed(buttons(0), 20_001 * MS)
     assert decoder.sample(20_002 * MS).enable
+    decoder.feed(buttons(1), 20_002 * MS)
+    assert decoder.sample(20_003 * MS).gripper == 0.0
     decoder.release_clutch()
-    assert not decoder.sample(20_003 * MS).enable
+    released = decoder.sample(20_004 * MS)
+    assert (released.enable, released.gripper) == (False, None)
+    decoder.feed(buttons(), 20_005 * MS)
+    decoder.feed(buttons(0), 20_006 * MS)
+    again = decoder.sample(20_007 * MS)
+    assert (again.enable, again.gripper) == (True, None)
 
 
 def test_what_waited_while_the_program_was_stopped_moves_nothing() -> None:
