@@ -119,16 +119,17 @@ class ModelServer:
         """To the newest request, in case it is lost."""
         self._working: Future[Answer] | None = None
         where, own = parse(address), load_server_keys(Path(keys)) if keys else None
+        # Ends after the sockets: the run hears at once that the server ends, not when the model has answered.
+        threads = (torch.get_num_threads(),)
+        self._worker = closing.enter_context(
+            ThreadPoolExecutor(1, "world model", torch.set_num_threads, threads)
+        )
         context = message_context()
         closing.callback(context.destroy, linger=0)
         sockets = ServerSockets(context, where, own)
         closing.callback(sockets.close)
         self._sockets = sockets
         self._router = sockets.bind("ctrl", MAX_FRAME_BYTES)
-        threads = (torch.get_num_threads(),)
-        self._worker = closing.enter_context(
-            ThreadPoolExecutor(1, "world model", torch.set_num_threads, threads)
-        )
 
     def serve(self) -> None:
         """Handle what has arrived and send the answer that is ready; waits a moment for one of them."""
