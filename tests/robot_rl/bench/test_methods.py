@@ -741,7 +741,7 @@ def test_table_of_results(workspace: Path, capsys: pytest.CaptureFixture[str]) -
         "| -0.20 at 120 (-0.15) | 1.5 min | 2 |"
     )
     assert page.count(good) == 2  # again above its ablations
-    assert "| `good-less` | 321 | 0.55 | failed | failed |  |  | – | – | 0 of 1, 1 failed |" in page
+    assert "| `good-less` | 321 | 0.55 | failed | failed | – | – | – | – | 0 of 1, 1 failed |" in page
     assert "| `other` |  |  | not run |  |  |  |  |  | 0 of 1 |" in page
     assert "Trained on: a card; a processor." in page
     assert "The runs have 2 different bases" in page
