@@ -107,15 +107,13 @@ class PoseActions:
             if part.hand is None:
                 out[..., part.action] = command
                 continue
-            position, turn = command[..., :3], Rotation.from_rotvec(command[..., 3:].reshape(-1, 3))
-            if in_world:
-                base_position, base = self._base(part)
-                position = (position - base_position) @ base
-                turn = Rotation.from_matrix(base.T) * turn
-            axes = matrix_to_rotation_6d(turn.as_matrix()).reshape(*command.shape[:-1], 6)
-            out[..., part.action] = np.concatenate([position / REACH, axes], -1)[
-                ..., : part.action.stop - part.action.start
-            ]
+            base_position, base = self._base(part) if in_world else (np.zeros(3), np.eye(3))
+            numbers = [(command[..., :3] - base_position) @ base / REACH]
+            # A controller of positions takes no rotation.
+            if command.shape[-1] > 3:
+                turn = Rotation.from_matrix(base.T) * Rotation.from_rotvec(command[..., 3:].reshape(-1, 3))
+                numbers.append(matrix_to_rotation_6d(turn.as_matrix()).reshape(*command.shape[:-1], 6))
+            out[..., part.action] = np.concatenate(numbers, -1)
         return out.astype(np.float32)
 
     def of_deltas(self, deltas: np.ndarray) -> NDArray[np.float32]:

@@ -220,11 +220,12 @@ class RobosuiteEnv(gym.Env[Observation, np.ndarray]):
         """
         self.draw_images = True
         self._make_context_current()
-        state = np.asarray(state)
+        state, before = np.asarray(state), simstate.capture(self._sim)
         simstate.restore(self._sim, self._appearance.restore(state) if self._appearance else state)
-        if self.instruction not in self._encoded and self._encoded:
+        if (asked := self.instruction) not in self._encoded and self._encoded:
+            simstate.restore(self._sim, before)
             raise ValueError(
-                f"this state is of the instruction {self.instruction!r}, which is not among task.instructions"
+                f"this state is of the instruction {asked!r}, which is not among task.instructions"
             )
         self._raw = self._read(self._sim._get_observations())
         return make_observation(self._raw, self.observation_spec)

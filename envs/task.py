@@ -59,6 +59,10 @@ class TaskConfig:
             raise ValueError(
                 f"task.control_freq={self.control_freq}: give control steps per second, 20 is usual"
             )
+        for name in ("cameras", "state_keys"):
+            given = getattr(self, name)
+            if twice := [one for one in given if given.count(one) > 1]:
+                raise ValueError(f"task.{name}: {twice[0]} is given twice")
         for name in ("horizon", "model_seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"task.{name}={getattr(self, name)}: it must not be negative")

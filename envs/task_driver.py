@@ -196,9 +196,19 @@ class TaskDriver:
             raise ValueError(f"task {self._env.task.name!r} has no objects that a hand could place")
         # All of robosuite's samplers share this generator.
         sim.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
-        for position, quaternion, placed in sampler.sample().values():
-            sim.sim.data.set_joint_qpos(placed.joints[0], np.concatenate([position, quaternion]))
-            sim.sim.data.set_joint_qvel(placed.joints[0], np.zeros(6))
+        model = sim.sim.model
+        # Others are drawn where an object belongs, or stand on the table.
+        placed = {
+            thing.joints[0]: np.concatenate([position, quaternion])
+            for position, quaternion, thing in sampler.sample().values()
+            if thing.joints
+            and model.jnt_type[model.joint_name2id(thing.joints[0])] == mujoco.mjtJoint.mjJNT_FREE
+        }
+        if not placed:
+            raise ValueError(f"task {self._env.task.name!r} has no objects that a hand could place")
+        for joint, pose in placed.items():
+            sim.sim.data.set_joint_qpos(joint, pose)
+            sim.sim.data.set_joint_qvel(joint, np.zeros(6))
         sim.sim.forward()
 
     def guide_home(self) -> None:

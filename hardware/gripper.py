@@ -123,7 +123,7 @@ class GripperMailbox:
                 self._moves += self._moving
                 closed = self._closed
             if halt:
-                self._attempt("stop", self._gripper.stop)
+                self._call("stop", self._gripper.stop)
             if closed:
                 return
             if goal is not None:
@@ -134,7 +134,7 @@ class GripperMailbox:
                     self._changed.notify_all()
                 # Their last stop may still be under way, and would end the next movement.
                 for ender in enders:
-                    ender.join()
+                    self._call("stop", ender.join)
             self._call("read", self._read)
 
     def _has_work(self) -> bool:

@@ -29,7 +29,8 @@ from robot_rl.hardware.spec import REST
 _BRAKE_TIMEOUT = 3000 * MS
 """Maximum wait for the arm to come to rest at shutdown, ns."""
 _MAX_OVERDUE_ANSWERS = 16
-"""Messages still answered when the tick is due, so that a flood of messages does not delay the tick."""
+"""Rounds in which a message of each socket is still answered when the tick is due, so that a flood does not
+delay it."""
 _LINGER = 200
 """Time for the last states and events to be sent at shutdown, ms."""
 
@@ -78,6 +79,8 @@ class RobotServer:
         self._closing = threading.Event()
         self._hurry = False
         self._brake_until: int | None = None
+        self.at_rest = False
+        """Whether the arm came to rest before the server ended."""
         self._last_setpoint: tuple[float, ...] | None = None
         self._published = 0
         self._camera_events: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
@@ -218,7 +221,8 @@ class RobotServer:
         settled = state.setpoint == self._last_setpoint
         self._last_setpoint = state.setpoint
         slow = bool(state.dq) and max(map(abs, state.dq)) < REST
-        return (settled and slow) or self._hurry or now > self._brake_until
+        self.at_rest = settled and slow
+        return self.at_rest or self._hurry or now > self._brake_until
 
     def _publish_last_state(self) -> None:
         self._publish(self.core.tick())

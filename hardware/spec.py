@@ -8,6 +8,12 @@ from typing import Annotated, Literal
 
 import msgspec
 
+MAX_JOINTS = 64
+MAX_READING = 1024
+"""Most values of a sensor; enough for the state of a simulated scene."""
+MAX_SENSED = 4096
+"""Most values of all sensors, so that a state fits into a message."""
+
 Space = Literal["joint", "cartesian"]
 CommandMode = Literal["joint_position", "cartesian_pose", "cartesian_delta"]
 
@@ -175,8 +181,12 @@ def check_spec(spec: RobotSpec) -> None:
         raise ValueError(f"{spec.name}: a cartesian driver takes no joint_position; remove it from modes")
     if spec.gripper is not None and not _all_positive(msgspec.structs.astuple(spec.gripper)):
         raise ValueError(f"{spec.name}: width, force and speed of the gripper must be above 0")
-    if any(size <= 0 for size in spec.sensors.values()):
-        raise ValueError(f"{spec.name}: a sensor must have at least one value")
+    if n > MAX_JOINTS:
+        raise ValueError(f"{spec.name}: it has {n} joints, and at most {MAX_JOINTS} are possible")
+    if any(not 0 < size <= MAX_READING for size in spec.sensors.values()):
+        raise ValueError(f"{spec.name}: a sensor must have 1 to {MAX_READING} values")
+    if (sensed := sum(spec.sensors.values())) > MAX_SENSED:
+        raise ValueError(f"{spec.name}: its sensors have {sensed} values, more than {MAX_SENSED} together")
 
 
 _POSITIVE = {

@@ -82,6 +82,8 @@ def capture_images(
             if raw is None or number is None:
                 continue
             check_image(raw.image, settings)
+            if settings.capture and raw.image.ndim == 2:
+                raise WrongCamera("depth is not scaled; leave capture out of the camera's settings")
             image = scale_down(raw.image, settings.spec) if settings.capture else raw.image
             pending.put(
                 CapturedImage(image, number, clock.captured(raw), max(0, raw.t_device or 0), raw.t_recv)

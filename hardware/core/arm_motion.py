@@ -131,7 +131,7 @@ class ArmMotion(Generic[Target]):
         self._goal: Waypoint[Target] | None = None
         self._home_path: list[Target] = []
         """Remaining points of the path home, after the present goal."""
-        self._joints = len(driver.spec.joints)
+        self._joints, self._sensors = len(driver.spec.joints), driver.spec.sensors
         self._max_age = int(STALE_TICKS * 1e9 / driver.spec.rate)
         self.measured: Measurement | None = None
         """The newest valid measurement."""
@@ -173,6 +173,8 @@ class ArmMotion(Generic[Target]):
         measured = self._driver.read()
         if len(measured.q) != self._joints or len(measured.dq) != self._joints:
             raise MeasurementFault(f"{len(measured.q)} joints are measured, {self._joints} are in the spec")
+        if (sensed := {name: len(values) for name, values in measured.sensors.items()}) != self._sensors:
+            raise MeasurementFault(f"the sensors {sensed} are measured, {self._sensors} are in the spec")
         named = {
             "q": measured.q,
             "dq": measured.dq,

@@ -16,7 +16,10 @@ _BRAKING_POINTS = 8
 
 
 class JointLimiter(Limiter[Array]):
-    """Limits n joints [rad], and the tool point's speed and workspace by forward kinematics."""
+    """Limits n joints [rad], and the tool point's lead, speed and workspace by forward kinematics.
+
+    Its acceleration and jerk follow from those of the joints.
+    """
 
     def __init__(self, spec: RobotSpec, kinematics: Kinematics) -> None:
         limits = spec.limits
@@ -64,7 +67,7 @@ class JointLimiter(Limiter[Array]):
                 position.append(min(max(held, here - most), here + most))
                 clipped = ("lead_joint",)
         pose = self._pose if position == start else self._forward(position)
-        part, limit = self._part(pose)
+        part, limit = self._part(pose, self._forward(measured.q.tolist()))
         if part < 1:
             clipped = (*clipped, limit)
             position = [here + part * (there - here) for here, there in zip(start, position, strict=True)]
@@ -83,15 +86,28 @@ class JointLimiter(Limiter[Array]):
         ]
         return Move(MotionState(position, velocity, acceleration), pose, clipped)
 
-    def _part(self, pose: Pose) -> tuple[float, str]:
-        """Fraction of the step to `pose` that the tool speed limits allow, and the limit's name."""
-        linear = math.dist(pose.position.tolist(), self._pose.position.tolist())
-        angular = rotation.angle(self._pose.quaternion.tolist(), pose.quaternion.tolist())
+    def _part(self, pose: Pose, arm: Pose) -> tuple[float, str]:
+        """Fraction of the step to `pose` that the limits of the tool allow, and the limit's name.
+
+        They are its speed, and its lead over the pose of the measured joints, `arm`.
+        """
+        limits, here = self._limits, self._pose
+        linear, angular = _distances(here, pose)
         part, limit = 1.0, ""
-        if linear > self._limits.linear_velocity * self._dt:
-            part, limit = self._limits.linear_velocity * self._dt / linear, "linear_velocity"
-        if angular * part > self._limits.angular_velocity * self._dt:
-            part, limit = self._limits.angular_velocity * self._dt / angular, "angular_velocity"
+        if linear > limits.linear_velocity * self._dt:
+            part, limit = limits.linear_velocity * self._dt / linear, "linear_velocity"
+        if angular * part > limits.angular_velocity * self._dt:
+            part, limit = limits.angular_velocity * self._dt / angular, "angular_velocity"
+        for name, most, before, after in zip(
+            ("lead_linear", "lead_angular"),
+            (limits.lead_linear, limits.lead_angular),
+            _distances(arm, here),
+            _distances(arm, pose),
+            strict=True,
+        ):
+            # Within a step the lead grows at most as on a straight line.
+            if after > most and after > before and (most - before) < part * (after - before):
+                part, limit = max(0.0, (most - before) / (after - before)), name
         return part, limit
 
     def _leaves(self, state: MotionState, pose: Pose, slack: float) -> str:
@@ -117,3 +133,9 @@ class JointLimiter(Limiter[Array]):
     def _go_to(self, move: Move) -> None:
         self._state = move.state
         self._pose = move.pose
+
+
+def _distances(one: Pose, two: Pose) -> tuple[float, float]:
+    """Distance [m] and angle [rad] between two poses."""
+    linear = math.dist(one.position.tolist(), two.position.tolist())
+    return linear, rotation.angle(one.quaternion.tolist(), two.quaternion.tolist())

@@ -144,9 +144,12 @@ class ArmDriver:
 
     def close(self) -> None:
         if self._open:
-            self.stop()
-            self._open = False
-            self._connection.disconnect()
+            try:
+                self.stop()
+            finally:
+                # Also a connection that is lost is closed.
+                self._open = False
+                self._connection.disconnect()
 
     def _check(self) -> None:
         if not self._open:

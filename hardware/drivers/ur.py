@@ -96,7 +96,10 @@ class UrDriver(JointArm):
                 f"{self._options.watchdog} s, or it was stopped by hand"
             )
         if not self._enabled:
-            client.feed()
+            try:
+                client.feed()
+            except DriverError as error:
+                raise self._failed(str(error)) from error
         return Measurement(
             t=self._sample_time(state.time, asked),
             q=np.array(state.q),

@@ -149,6 +149,8 @@ class UrClient:
         try:
             self._commands.send(msgspec.msgpack.encode(message), socket.MSG_DONTWAIT)
         except OSError as error:
+            # A process whose commands are stuck cannot be recovered; without it the watchdog stops the arm.
+            self._process.kill()
             raise DriverError(f"the arm's process takes no commands: {error}") from error
 
     def _answered(self, what: str) -> None:

@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 
 import msgspec
@@ -187,22 +188,24 @@ def _serve_commands(link: UrLink, own: socket.socket) -> None:
     """Serve commands until the server closes the socket."""
     decoder = msgspec.msgpack.Decoder(Command)
     following = False
-    while data := own.recv(MAX_MESSAGE):
-        command: Command = decoder.decode(data)
-        match command:
-            case Follow():
-                following = True
-                link.follow(command)
-            case Halt():
-                following = False
-                link.halt()
-            case Feed():
-                link.feed()
-            case _:
-                own.send(msgspec.msgpack.encode(_answer(link, command)))
-    # The server has ended: there will be no more setpoints.
-    if following:
-        link.halt()
+    try:
+        while data := own.recv(MAX_MESSAGE):
+            command: Command = decoder.decode(data)
+            match command:
+                case Follow():
+                    following = True
+                    link.follow(command)
+                case Halt():
+                    following = False
+                    link.halt()
+                case Feed():
+                    link.feed()
+                case _:
+                    own.send(msgspec.msgpack.encode(_answer(link, command)))
+    finally:
+        # The server has ended, or the library failed: there will be no more setpoints.
+        if following:
+            link.halt()
 
 
 def _answer(link: UrLink, command: Start | Recover | Quit) -> Done:
@@ -237,10 +240,14 @@ def main(commands: str, states: str) -> None:
         os._exit(1)
     own.send(msgspec.msgpack.encode(Done()))
     threading.Thread(target=_serve_states, args=(link, own_states), daemon=True).start()
-    with contextlib.suppress(OSError):
-        _serve_commands(link, own)
-    # Exit without cleanup: the library's threads may be in any state.
-    os._exit(0)
+    try:
+        with contextlib.suppress(OSError):
+            _serve_commands(link, own)
+    except Exception:
+        traceback.print_exc()
+    finally:
+        # Exit without cleanup: the library's threads may be in any state.
+        os._exit(0)
 
 
 if __name__ == "__main__":

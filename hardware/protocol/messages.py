@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from robot_rl.hardware.spec import CommandMode, Latency, RobotSpec
+from robot_rl.hardware.spec import MAX_JOINTS, MAX_READING, CommandMode, Latency, RobotSpec
 
 PROTOCOL = (1, 1)
 """Major, minor. Peers with another major version are refused."""
@@ -20,9 +20,9 @@ Kind = Literal["policy", "human", "script"]
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Name = Annotated[str, msgspec.Meta(max_length=128)]
-Vector = Annotated[tuple[float, ...], msgspec.Meta(max_length=64)]
-Reading = Annotated[tuple[float, ...], msgspec.Meta(max_length=1024)]
-"""Values of a sensor; long enough for the state of a simulated scene."""
+Vector = Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_JOINTS)]
+Reading = Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_READING)]
+"""Values of a sensor."""
 
 
 class Mode(StrEnum):
@@ -332,7 +332,7 @@ class Event(Message, frozen=True, kw_only=True, tag="event"):
     """An entry of the event log. `seq` numbers them from 1."""
 
     what: Name
-    """`mode`, `lease`, `refused`, `fault`, `acknowledged`, `stop`, `overrun`, `camera` …"""
+    """`mode`, `lease`, `refused`, `fault`, `acknowledged`, `stop`, `overrun` …: see docs/protocol.md."""
     text: Annotated[str, msgspec.Meta(max_length=1000)]
     who: Name = ""
     code: str = ""

@@ -94,6 +94,9 @@ class Commander:
             return
         if self._has_lease and refusal.code in _LEASE_EXPIRED:
             self._renew_lease()
+        elif self._has_lease:
+            # Else the server would miss commands, and latch a fault.
+            self._give_up_lease()
         if refusal.code is Code.BUSY:
             holder = refusal.reason.partition(";")[0]
             self._lose(f"{holder}: end that program, then press the clutch again")
@@ -109,6 +112,10 @@ class Commander:
     def _renew_lease(self) -> None:
         """Renew an expired lease before the server latches a fault: this program was only slow."""
         # Refused if another client has the arm by now or a fault has latched.
-        with suppress(RequestRefused):
+        with suppress(RequestRefused, NoAnswer):
             self._robot.acquire("human")
+            self._robot.release()
+
+    def _give_up_lease(self) -> None:
+        with suppress(RequestRefused, NoAnswer):
             self._robot.release()

@@ -75,11 +75,6 @@ class Engagement:
     def __init__(self) -> None:
         self.state = ClutchState.LAPSED
 
-    @property
-    def engaged(self) -> bool:
-        """Whether the arm follows the device."""
-        return self.state is ClutchState.ENGAGED
-
     def step(self, sample: Sample | None, now: int) -> ClutchState:
         """Update the state with the newest sample at time `now` [ns] and return it."""
         self.state = TRANSITIONS[self.state][clutch_input(sample, now)]

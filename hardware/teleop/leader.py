@@ -52,7 +52,10 @@ class LeaderSettings:
 
 
 class Leader(DeviceThread):
-    """Reads the motors at 100 Hz. It has no clutch; `KeyedDevice` adds one."""
+    """Reads the motors, up to 100 times a second: 7 of them at 57,600 baud about 40 times.
+
+    It has no clutch; `KeyedDevice` adds one.
+    """
 
     def __init__(self, settings: LeaderSettings, clock: Clock | None = None) -> None:
         controls = (("leader arm", "the arm's joints follow it"), ("trigger", "opens and closes the gripper"))

@@ -160,10 +160,13 @@ class FileDevice(DeviceThread):
             if not event & select.POLLIN:
                 raise DeviceError(self._gone)
             take = self._decoder.forget if late else self._decoder.feed
-            take(self._bytes(), now)
+            # Nothing is there if another process has read it.
+            if data := self._bytes():
+                take(data, now)
             while late and self._poll.poll(0):
                 try:
-                    take(self._bytes(), now)
+                    if data := self._bytes():
+                        take(data, now)
                 except DeviceError:
                     # Raised again by the next poll, once the marks before it are given.
                     break

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import msgspec
 
@@ -27,7 +27,7 @@ from robot_rl.hardware.teleop.device import (
 class StreamHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="stream"):
     """First record of the file; samples follow."""
 
-    format: int = 1
+    format: Literal[1] = 1
     device: str
 
 
@@ -87,8 +87,8 @@ class RecordedDevice(DeviceWrapper):
                 return
 
 
-def read_stream(path: Path) -> tuple[StreamHeader, list[Sample]]:
-    """Read a recorded stream.
+def read_stream(path: Path) -> list[Sample]:
+    """Read the samples of a recorded stream.
 
     Raises:
         DeviceError: if the file is not a recorded stream.
@@ -98,27 +98,21 @@ def read_stream(path: Path) -> tuple[StreamHeader, list[Sample]]:
     except OSError as error:
         raise DeviceError(f"{path}: {(error.strerror or '').lower()}") from None
     try:
-        header = msgspec.msgpack.decode(records[0] if records else b"", type=StreamHeader)
+        msgspec.msgpack.decode(records[0] if records else b"", type=StreamHeader)
         samples = [msgspec.msgpack.decode(record, type=Sample) for record in records[1:]]
     except msgspec.MsgspecError:
         raise DeviceError(f"{path} is not a recorded device stream; record_device=… writes one") from None
     if not samples:
         raise DeviceError(f"{path} has no samples")
-    return header, samples
+    return samples
 
 
 @dataclass
 class ReplaySettings:
-    """Recorded stream to replay, and its speed."""
+    """Recorded stream to replay."""
 
     path: str = "???"
     """File of the recorded stream."""
-    speed: float = 1.0
-    """Speed factor; 2 replays in half the time."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.speed < float("inf"):
-            raise ValueError(f"device.speed={self.speed:g}: it must be more than 0")
 
 
 class ReplayDevice:
@@ -135,7 +129,7 @@ class ReplayDevice:
         self.name = "replay"
 
     def __enter__(self) -> Self:
-        _, self._samples = read_stream(Path(self._settings.path))
+        self._samples = read_stream(Path(self._settings.path))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -162,4 +156,4 @@ class ReplayDevice:
     def _time(self, index: int) -> int:
         """Time at which a sample is replayed, ns."""
         assert self._begun is not None
-        return self._begun + round((self._samples[index].t - self._samples[0].t) / self._settings.speed)
+        return self._begun + self._samples[index].t - self._samples[0].t

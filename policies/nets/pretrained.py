@@ -237,16 +237,14 @@ class PretrainedSentence(PretrainedEncoder):
         return PretrainedTokenizer(lambda: self.tokenizer_file.cpu().numpy().tobytes(), self.vocabulary)
 
     def forward(self, numbers: Tensor) -> Tensor:
-        # Many rows of a batch have the same instruction.
-        texts, which = numbers.unique(dim=0, return_inverse=True)
-        texts = texts[:, : int((texts != _PADDING).sum(1).amax())]
+        texts = numbers[:, : int((numbers != _PADDING).sum(1).amax())]
         mask = texts != _PADDING
         with torch.no_grad():
             self.tower.eval()
             hidden = self.tower(input_ids=texts.clamp(min=0), attention_mask=mask.long()).last_hidden_state
         kept = mask.unsqueeze(-1)
         sentence: Tensor = self.head((hidden * kept).sum(1) / kept.sum(1))
-        return sentence[which]
+        return sentence
 
 
 class PretrainedTokenizer(Tokenizer):

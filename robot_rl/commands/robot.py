@@ -139,7 +139,8 @@ def _serve(config: Config, server: RobotServer, status: StatusPrinter) -> None:
             server.run()
     except DriverError as error:
         raise UserError(f"{server.name}: {error}") from error
-    print("the arm is at rest and the server has ended", flush=True)
+    rest = "the arm is at rest" if server.at_rest else "the arm had not come to rest yet"
+    print(f"{rest} and the server has ended", flush=True)
 
 
 def _line(about: str, state: State) -> str:

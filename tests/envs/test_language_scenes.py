@@ -77,8 +77,11 @@ def test_a_task_may_name_some_instructions(stack: RobosuiteEnv) -> None:
     assert [_reset(env, seed) for seed in range(4)] == [STACK[1]] * 4
     assert task_of(env.describe()) == env.task
     env.set_state(both[STACK[1]])
+    before = env.get_state()
     with pytest.raises(ValueError, match="stack the red cube on the green cube"):
         env.set_state(both[STACK[0]])
+    assert np.array_equal(env.get_state(), before)
+    env.step(np.zeros(len(env.action_spec), np.float32))
     env.close()
 
 

@@ -61,6 +61,19 @@ def test_a_hand_moves_the_objects_and_not_the_arm(driver: TaskDriver) -> None:
     assert np.linalg.norm(places[0][:2] - places[1][:2]) > 1e-3
 
 
+def test_a_hand_moves_only_what_is_free() -> None:
+    """PickPlace also places markers of its bins, and Door a hinge."""
+    can = TaskDriver(load_group("task", "can", TaskConfig), SteppedClock())
+    before = can.env.get_state()
+    can.place_objects(1)
+    assert not np.array_equal(can.env.get_state(), before)
+    can.env.close()
+    door = TaskDriver(TaskConfig(env="Door", state_keys=["robot0_joint_pos"]), SteppedClock())
+    with pytest.raises(ValueError, match="no objects that a hand could place"):
+        door.place_objects(1)
+    door.env.close()
+
+
 def test_hands_guide_the_arm_home_only_while_it_is_disarmed(driver: TaskDriver) -> None:
     driver.enable()
     with pytest.raises(ValueError, match="while it is disarmed"):

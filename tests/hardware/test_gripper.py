@@ -261,6 +261,24 @@ def test_a_gripper_that_hangs_is_a_fault(gripper: SlowGripper) -> None:
     mailbox.close()
 
 
+def test_a_stop_that_hangs_is_a_fault(gripper: SlowGripper, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, go_on, begun = SteppedClock(), threading.Event(), threading.Event()
+
+    def stop() -> None:
+        begun.set()
+        go_on.wait(BOUND)
+
+    monkeypatch.setattr(gripper, "stop", stop)
+    mailbox = GripperMailbox(gripper, clock)
+    mailbox.start()
+    mailbox.stop()
+    assert begun.wait(BOUND)
+    clock.advance(5000 * MS + 1)
+    assert mailbox.fault == "stop: no answer for 5 s"
+    go_on.set()
+    mailbox.close()
+
+
 def test_a_stop_that_fails_is_a_fault(mailbox: GripperMailbox, gripper: SlowGripper) -> None:
     gripper.breaks["stop"] = DriverError("jammed")
     mailbox.stop()

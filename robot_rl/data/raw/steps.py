@@ -214,5 +214,5 @@ def single(values: np.ndarray) -> np.ndarray:
 
 
 def _closing(opening: float) -> float:
-    """robosuite's gripper action: -1 opens, 1 closes."""
-    return 1.0 - 2.0 * opening
+    """robosuite's gripper action: -1 opens, 1 closes. A measured opening may be slightly beyond 0 or 1."""
+    return 1.0 - 2.0 * min(max(opening, 0.0), 1.0)

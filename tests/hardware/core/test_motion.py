@@ -62,6 +62,26 @@ def moved(pose: Pose, by: tuple[float, ...], turned: tuple[float, ...] = (0.0, 0
 # ---- joints ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("limit", "most"), [("lead_linear", 0.004), ("lead_angular", 0.006)])
+def test_the_tool_of_an_arm_that_is_held_leads_it_by_at_most_its_limit(limit: str, most: float) -> None:
+    """A lower lead of the tool makes a contact gentler, whatever joint moves it."""
+    limiter, held = joint_limiter(**{limit: most}), measured_joints(HOME)
+    clipped = set()
+    for _ in range(300):
+        step = limiter.step(joints(0.5, -0.5, 0.5, 0.05), held)
+        clipped |= set(step.clipped)
+        pose = Scara().forward(step.setpoint)
+        leads = {
+            "lead_linear": float(np.linalg.norm(pose.position - held.pose.position)),
+            "lead_angular": rotation.angle(held.pose.quaternion.tolist(), pose.quaternion.tolist()),
+        }
+        assert leads[limit] <= most + 1e-6
+    assert limit in clipped
+    # It goes on where it was held, and back.
+    steps = run(limiter, HOME, 300)
+    assert np.allclose(steps[-1].setpoint, HOME)
+
+
 def test_a_joint_goal_is_reached_exactly_and_in_the_time_that_the_limits_need() -> None:
     limiter, goal = joint_limiter(), joints(0.5, -0.5, 0.5, 0.05)
     steps = run(limiter, goal, 200)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from robot_rl.hardware.client import RobotClient
-from robot_rl.hardware.protocol.messages import Mode
+from robot_rl.hardware.connection import NoAnswer, RequestRefused
+from robot_rl.hardware.protocol.messages import Code, Mode
 from robot_rl.hardware.teleop import commander
 from robot_rl.hardware.teleop.commander import Commander
 from robot_rl.hardware.teleop.device import Sample
@@ -137,6 +138,42 @@ def test_a_lease_that_was_lost_is_said_and_no_fault_latches(strict: Operator) ->
     assert operator.commander.refused
     time.sleep(1.0)
     assert operator.robot.sample().mode is Mode.ARMED
+
+
+def test_after_a_refused_command_the_arm_is_given_back_and_no_fault_latches(
+    strict: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RequestRefused(Code.STALE, "too old")
+
+    strict.engage()
+    assert strict.robot.sample().lease_holder == "hand"
+    with monkeypatch.context() as patched:
+        patched.setattr(strict.robot, "command", refuse)
+        strict.step(True)
+    state = strict.robot.sample()
+    assert (state.mode, state.lease_holder) == (Mode.ARMED, "")
+    assert "too old" in strict.commander.refused
+    strict.engage()
+    assert strict.robot.sample().lease_holder == "hand"
+
+
+def test_a_server_that_is_silent_while_a_lease_is_renewed_ends_nothing(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RequestRefused(Code.MODE, "held")
+
+    def silence(*_: object) -> None:
+        raise NoAnswer("no answer")
+
+    operator.engage()
+    with monkeypatch.context() as patched:
+        patched.setattr(operator.robot, "command", refuse)
+        patched.setattr(operator.robot, "acquire", silence)
+        operator.step(True)
+    assert operator.teleoperator.state is ClutchState.LAPSED
+    assert "held" in operator.commander.refused
 
 
 def test_somebody_else_with_the_lease_is_named(operator: Operator, server: Server) -> None:

@@ -38,7 +38,7 @@ def test_a_late_device_holds_and_may_go_on_and_a_silent_one_has_to_be_pressed_an
     clutch = Engagement()
     clutch.step(sample(0, False), 0)
     clutch.step(sample(10, True), 10 * MS)
-    assert clutch.engaged
+    assert clutch.state is ClutchState.ENGAGED
     assert clutch.step(sample(10, True), 200 * MS) is ClutchState.HELD
     assert clutch.step(sample(210, True), 210 * MS) is ClutchState.ENGAGED
     assert clutch.step(sample(210, True), 711 * MS) is ClutchState.LAPSED
@@ -54,7 +54,7 @@ def test_the_arm_follows_only_a_fresh_pressed_clutch_that_was_open_since_it_laps
     for enable, age in looks:
         state = clutch.step(sample(1000 - age, enable), 1000 * MS)
         opened = age <= STALE_DISENGAGE_MS and (opened or (not enable and age <= STALE_HOLD_MS))
-        if clutch.engaged:
+        if clutch.state is ClutchState.ENGAGED:
             assert enable
             assert age <= STALE_HOLD_MS
             assert opened
