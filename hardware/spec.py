@@ -22,7 +22,10 @@ REST = 0.01
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Motion limits enforced by the server at all times. Joint values are per joint."""
+    """Motion limits enforced by the server at all times. Joint values are per joint.
+
+    Acceleration and jerk of the tool are for arms that take poses; of others they follow from the joints'.
+    """
 
     joint_lower: tuple[float, ...]
     """rad"""

@@ -125,7 +125,9 @@ class Command:
 
     def fixes_name(self, group: str, choice: str) -> bool:
         """Whether the field `name` is that of the choice, one of the program's own, and so no option."""
-        return choice in self.groups[group]
+        schema = self.groups[group].get(choice)
+        # `hil.name` is that of a client.
+        return schema is not None and getattr(schema, "name", choice) == choice
 
     def schema(self, group: str, choice: str) -> type | None:
         """Dataclass of a choice, None if there is no such choice."""

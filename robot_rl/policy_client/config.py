@@ -22,22 +22,22 @@ class RemoteConfig:
     execute: int | None = None
     """Control steps of each chunk that are executed; null for what the server says."""
     cameras: dict[str, str] = field(default_factory=dict)
-    """For a server of openpi: the task's cameras, and the server's keys of their images."""
+    """For openpi or LeRobot: the task's cameras, and the server's keys of their images."""
     state: dict[str, list[str]] = field(default_factory=dict)
-    """For a server of openpi: its keys of states, and the task's state keys that each consists of."""
+    """For openpi or LeRobot: its keys of states, and the task's state keys that each consists of."""
     prompt: str | None = None
-    """For a server of openpi: the instruction; null for the task's, if it has some."""
+    """For openpi or LeRobot: the instruction; null for the task's, if it has some."""
     prompt_key: str = "prompt"
-    """For a server of openpi: its key of the instruction."""
+    """For openpi or LeRobot: its key of the instruction."""
     action_units: str | None = None
-    """For a server of openpi: `normalized` if its motions are in [-1, 1] as the task's, `si` if they are in m
+    """For openpi or LeRobot: `normalized` if its motions are in [-1, 1] as the task's, `si` if they are in m
     and rad."""
     action_mode: str | None = None
-    """For a server of openpi: `delta` or `absolute` motions, which must be the task's."""
+    """For openpi or LeRobot: `delta` or `absolute` motions, which must be the task's."""
     action_frame: str | None = None
-    """For a server of openpi: the frame of its motions, which must be the task's."""
+    """For openpi or LeRobot: the frame of its motions, which must be the task's."""
     gripper: list[float] = field(default_factory=list)
-    """For a server of openpi: its values for an open and a closed gripper, for example [-1, 1]."""
+    """For openpi or LeRobot: its values for an open and a closed gripper, for example [-1, 1]."""
 
     def __post_init__(self) -> None:
         if not 0 < self.timeout < math.inf:

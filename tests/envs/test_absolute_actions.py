@@ -90,6 +90,16 @@ def test_commands_come_back_from_actions_also_from_the_worlds_frame(posing: Robo
     np.testing.assert_allclose(posing.poses.of_commands(shifted, in_world=True), actions, atol=1e-6)
 
 
+def test_commands_of_positions_alone_come_back_too() -> None:
+    env = make_env(replace(LIFT, controller="OSC_POSITION", input_type="absolute"))
+    assert env.poses
+    env.reset(seed=0)
+    commands = np.array([[0.3, 0.1, 0.2, 1.0], [0.2, -0.1, 0.3, -1.0]])
+    back = np.stack([env.poses.commands(action) for action in env.poses.of_commands(commands)])
+    np.testing.assert_allclose(back, commands, atol=1e-6)
+    env.close()
+
+
 def test_the_compiled_loop_does_with_poses_what_robosuites_does(posing: RobosuiteEnv) -> None:
     assert posing.control
     assert posing.poses

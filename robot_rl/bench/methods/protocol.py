@@ -152,7 +152,7 @@ class _UniqueKeys(yaml.SafeLoader):
 
 def _read(file: Path, split: Split) -> Protocol:
     try:
-        content = yaml.load(file.read_text(), _UniqueKeys)
+        content = _UniqueKeys(file.read_text()).get_single_data()
     except yaml.YAMLError as error:
         raise UserError(f"{file} is not YAML: {error}") from error
     content = _section(content, f"{file}:", _KEYS, _OPTIONAL)

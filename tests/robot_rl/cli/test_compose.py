@@ -169,6 +169,14 @@ def test_a_text_is_what_was_written_even_if_it_looks_like_a_number(text: str) ->
         compose(command, [f"out={text}", f"labels={{day: {text}}}"])
 
 
+def test_the_name_of_a_client_is_an_option() -> None:
+    """As docs/interventions.md has it for two runs that take turns."""
+    given = ["method=residual_chunk", "base=runs/x", "task=lift", "hil=on", "hil.operator=none"]
+    turns = ["hil.robot=ipc:///tmp/x", "hil.name=forward", "hil.turns_with=backward", "hil.first=true"]
+    config = compose(load_command("train"), [*given, *turns])
+    assert (config.hil.name, config.hil.turns_with) == ("forward", "backward")
+
+
 def test_a_list_of_one_or_none(command: Command) -> None:
     assert compose(command, [*NEEDED, "task.cameras=a"]).task.cameras == ["a"]
     assert compose(command, [*NEEDED, "task.cameras="]).task.cameras == []
