@@ -97,11 +97,13 @@ def test_a_replayed_hand_lifts_the_cube_and_a_dataset_has_it(actions: str, tmp_p
 
 @pytest.mark.full
 def test_the_simulation_ends_with_the_program_however_that_ends(tmp_path: Path) -> None:
-    write_stream(tmp_path / "rest.device", hand_for(0)[:10])
+    first = hand_for(0)[0]
+    an_hour_later = msgspec.structs.replace(first, t=first.t + 3600 * 10**9)
+    write_stream(tmp_path / "rest.device", [first, an_hour_later])
     program = subprocess.Popen(
         [
             *(sys.executable, "-m", "robot_rl", "teleop", "task=lift"),
-            *("device=replay", f"device.path={tmp_path}/rest.device", "device.speed=0.001"),
+            *("device=replay", f"device.path={tmp_path}/rest.device"),
         ],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
@@ -111,8 +113,7 @@ def test_the_simulation_ends_with_the_program_however_that_ends(tmp_path: Path) 
     )
     try:
         assert program.stdout is not None
-        first = program.stdout.readline()
-        address = first.split()[2].rstrip(",")
+        address = program.stdout.readline().split()[2].rstrip(",")
         with RobotClient(address, "watcher", timeout=30.0) as watcher:
             assert watcher.spec.name == "lift"
         program.send_signal(signal.SIGKILL)
