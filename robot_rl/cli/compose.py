@@ -17,7 +17,7 @@ from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from robot_rl.assets import asset_path
 from robot_rl.cli.command import Command, Draft
@@ -235,6 +235,19 @@ def _structured(command: Command, chosen: Mapping[str, str | None], values: Dict
 
 def _contradiction(chosen: Mapping[str, str | None], error: BaseException) -> UserError:
     choices = ", ".join(f"{group}={choice}" for group, choice in chosen.items() if choice is not None)
+    key = str(getattr(error, "full_key", None) or "")
+    if isinstance(error, ConfigKeyError) and (of := key.partition(".")[0]) in chosen:
+        setting = f"{key.rpartition('.')[2]}:"
+        by = [
+            f"{group}={choice}"
+            for group, choice in chosen.items()
+            if group != of
+            and (path := asset_path("configs", group, f"{choice}.yaml")).is_file()
+            and setting in path.read_text()
+        ]
+        return UserError(
+            f"{of}={chosen[of]} takes no {key}, which {', '.join(by)} sets: leave one of them out"
+        )
     return UserError(f"{choices} do not go together: {_first_line(error)}")
 
 
