@@ -38,7 +38,7 @@ Step = tuple["OrderedDict[str, np.ndarray]", float, bool, dict[str, Any]]
 _CALLBACKS: Final = tuple(name for name in dir(mujoco) if name.startswith("get_mjcb_"))
 
 
-def compile_control(env: MujocoEnv, *, exact: bool = True) -> "CompiledControl":
+def compile_control(env: MujocoEnv) -> "CompiledControl":
     """Replaces `env.step` by the compiled loop, which gives the same numbers as robosuite's.
 
     The first use on a machine compiles the loop (a line on stderr says so) and caches it on disk. The
@@ -46,24 +46,20 @@ def compile_control(env: MujocoEnv, *, exact: bool = True) -> "CompiledControl":
 
     Args:
         env: a robosuite environment, reset or not.
-        exact: compute torques bit-identical to robosuite's. False is faster, with torques equal up to
-            rounding; the trajectory is robosuite's up to 1e-9 until two meshes touch, where MuJoCo's
-            collisions turn a difference of one bit into 1e-5.
 
     Raises:
         NotCompilable: if something in the environment needs robosuite's own loop, which it keeps.
     """
-    return CompiledControl(env, exact)
+    return CompiledControl(env)
 
 
 class CompiledControl:
     """The compiled step of one environment; create it by `compile_control`."""
 
-    def __init__(self, env: MujocoEnv, exact: bool) -> None:
+    def __init__(self, env: MujocoEnv) -> None:
         register_symbols()
         _check_env(env)
         self.env = env
-        self._exact = exact
         self.batch = np.zeros(1, substep_batch.SUBSTEP_BATCH)
         self._job = worker_pool.single_job(self.batch)
         self._bind()
@@ -255,7 +251,6 @@ class CompiledControl:
         with _compiling():
             self._model = SteppedModel(model)
             self._arrays = records, np.zeros((6, model.nv)), osc.new_scratch()
-            self.batch["exact"] = self._exact
             self.batch["model"], self.batch["sensorless"] = self._model.full, self._model.sensorless
             substep_batch.fill_addresses(self.batch, model, data, *self._arrays)
             self.batch["substeps"] = 0
@@ -280,12 +275,9 @@ class CompiledControl:
         worker_pool.run(worker_pool.single_job(trial))
         for arm in self._arms:
             expected, got = arm.reference_torques(), arm.record["torque"][: len(arm.actuators)]
-            if self._exact and not np.array_equal(expected, got):
-                raise NotCompilable(
-                    "this numpy or scipy rounds differently from robosuite's functions; "
-                    "compile_control(env, exact=False) accepts that"
-                )
-            if not np.allclose(expected, got, rtol=1e-6, atol=1e-6):
+            if not np.array_equal(expected, got) and np.allclose(expected, got, rtol=1e-6, atol=1e-6):
+                raise NotCompilable("this numpy or scipy rounds differently from robosuite's functions")
+            if not np.array_equal(expected, got):
                 raise NotCompilable(f"{arm.robot.name}'s {arm.name} arm: {got} are not robosuite's torques")
 
     def _set_goals(self, command: np.ndarray) -> None:

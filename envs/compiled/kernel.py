@@ -70,7 +70,6 @@ def advance(
     data: int,
     substeps: int,
     begun: bool,
-    exact: bool,
     arms: Array,
     qpos: Array,
     qvel: Array,
@@ -89,7 +88,6 @@ def advance(
             with sensors switched off, for all substeps but the last, after which sensors are read.
         substeps: number of steps of the model's timestep.
         begun: whether mj_step1 of the first substep has been done.
-        exact: whether OSC torques are bit-identical to robosuite's, see `osc.py`.
         arms: records of `ARM`, updated in place.
         qpos, qvel, bias, inertia, site_pos, site_mat, ctrl: mjData's qpos [nq], qvel [nv],
             qfrc_bias [nv], qM [nM], site_xpos [nsite, 3], site_xmat [nsite, 9], ctrl [nu].
@@ -97,7 +95,7 @@ def advance(
         scratch: one record of `osc.SCRATCH`, not shared either.
 
     Raises:
-        ValueError: if a mass matrix is singular or not finite, with `exact`.
+        ValueError: if a mass matrix is singular or not finite.
     """
     for substep in range(substeps):
         stepped = model if substep == substeps - 1 else sensorless
@@ -112,7 +110,7 @@ def advance(
             if arm.kind == OSC:
                 if arm.moving:
                     _base_velocity(model, data, arm, qvel, work)
-                osc_torque(arm, bias, site_pos, site_mat, exact, scratch[0])
+                osc_torque(arm, bias, site_pos, site_mat, scratch[0])
             elif arm.kind == JOINT_POSITION:
                 _joint_position_torque(arm, bias)
             else:

@@ -2,9 +2,10 @@
 
     Khatib, "A unified approach for motion and force control of robot manipulators", 1987.
 
-There are three implementations. `library_torque` calls the same BLAS and LAPACK routines as robosuite.
-`lapack.small_torque` computes the same bits in a third of the time, on machines where it is verified. The
-Cholesky version is for `exact=False` and equal up to rounding.
+There are two implementations, equal to robosuite's to the last bit: `library_torque` calls the same BLAS and
+LAPACK routines; `lapack.small_torque` computes the same bits in a third of the time, where that is verified.
+MuJoCo's mesh collisions are discontinuous in the state: where two meshes come into contact, a difference of
+one bit becomes one of 1e-5. So only equal bits keep robosuite's trajectory.
 """
 
 from typing import Any, Final
@@ -32,10 +33,6 @@ except ModuleNotFoundError as error:
         """Computes nothing and returns False."""
         return False
 
-
-# Below this ratio of Cholesky pivots a matrix counts as near-singular, where the result depends on the
-# algorithm: there numpy's inverse and pseudo-inverse are used, as robosuite does everywhere.
-MIN_PIVOT_RATIO: Final = 1e-9
 
 Array = np.ndarray
 Record = Any  # one element of an array of `kernel.ARM` or `SCRATCH`
@@ -82,16 +79,13 @@ def _goal_in_world(arm: Record, site_pos: Array, site_mat: Array, pos: Array, or
 
 
 @njit(error_model="numpy")
-def osc_torque(
-    arm: Record, bias: Array, site_pos: Array, site_mat: Array, exact: bool, scratch: Record
-) -> None:
+def osc_torque(arm: Record, bias: Array, site_pos: Array, site_mat: Array, scratch: Record) -> None:
     """Writes the operational-space torques of an arm to arm.torque.
 
     Args:
         arm: one element of `kernel.ARM`.
         bias: float64 [nv], mjData's qfrc_bias.
         site_pos, site_mat: mjData's site_xpos [nsite, 3] and site_xmat [nsite, 9].
-        exact: whether they are bit-identical to robosuite's.
         scratch: one element of `SCRATCH`.
     """
     n = arm.n
@@ -116,24 +110,13 @@ def osc_torque(
     damping = np.sqrt(10.0) * 2.0
     for i in range(n):
         pull[i] = 10.0 * (arm.rest[i] - arm.q[i]) - damping * arm.v[i]
-    if exact or not _cholesky_torque(arm, bias, force, pull):
-        _exact_torque(arm, bias, force, pull, scratch)
-
-
-@njit(error_model="numpy")
-def _exact_torque(arm: Record, bias: Array, force: Array, pull: Array, scratch: Record) -> None:
-    """Computes the torques by robosuite's sequence of operations, equal to the last bit.
-
-    MuJoCo's mesh collisions are discontinuous in the state: where two meshes come into contact, a
-    difference of one bit becomes one of 1e-5. So only equal bits keep robosuite's trajectory.
-    """
     if not scratch.replace_lapack or not small_torque(arm, bias, force, pull, scratch.small):
         library_torque(arm, bias, force, pull, scratch.ints, scratch.floats)
 
 
 @njit(error_model="numpy")
 def library_torque(arm: Record, bias: Array, force: Array, pull: Array, ints: Array, floats: Array) -> None:
-    """Computes the exact torques by numpy's BLAS and scipy's LAPACK, as robosuite does."""
+    """Computes the torques by numpy's BLAS and scipy's LAPACK, as robosuite does."""
     n = arm.n
     mass = mass_matrix(arm)
     jac = arm.jac[:, :n].copy()
@@ -153,99 +136,3 @@ def library_torque(arm: Record, bias: Array, force: Array, pull: Array, ints: Ar
     matvec_f(jac.T, wrench, torque)
     for i in range(n):
         arm.torque[i] = torque[i] + bias[arm.dof[i]] + null[i]
-
-
-@njit(error_model="numpy")
-def _cholesky_torque(arm: Record, bias: Array, force: Array, pull: Array) -> bool:
-    """Computes the torques by Cholesky factors, equal up to rounding.
-
-    With A = J M^-1 J^T: tau = J^T A^-1 f + M a - J^T A^-1 J a + bias, where a is the acceleration
-    that the rest pose asks for. `uncoupled` uses the two diagonal 3 x 3 blocks of A for f.
-
-    Returns:
-        False, with no torque written, near a singularity.
-    """
-    n = arm.n
-    chol = np.empty((n, n))
-    if not _cholesky(arm.mass, 0, chol):
-        return False
-    half = np.empty((6, n))  # (L^-1 J^T)^T, so A = half half^T
-    for k in range(6):
-        for i in range(n):
-            total = arm.jac[k, i]
-            for j in range(i):
-                total -= chol[i, j] * half[k, j]
-            half[k, i] = total / chol[i, i]
-    task = np.empty((6, 6))
-    for i in range(6):
-        for j in range(i + 1):
-            total = 0.0
-            for k in range(n):
-                total += half[i, k] * half[j, k]
-            task[i, j] = total
-            task[j, i] = total
-
-    full = np.empty((6, 6))
-    if not _cholesky(task, 0, full):
-        return False
-    if arm.uncoupled:
-        block = np.empty((3, 3))
-        _cholesky(task, 0, block)
-        _solve(block, force, 0)
-        if not _cholesky(task, 3, block):
-            return False
-        _solve(block, force, 3)
-    else:
-        _solve(full, force, 0)
-    null = np.empty(6)
-    for i in range(6):
-        null[i] = 0.0
-        for j in range(n):
-            null[i] += arm.jac[i, j] * pull[j]
-    _solve(full, null, 0)
-    for i in range(n):
-        torque = bias[arm.dof[i]]
-        for k in range(6):
-            torque += arm.jac[k, i] * (force[k] - null[k])
-        for j in range(n):
-            torque += arm.mass[i, j] * pull[j]
-        arm.torque[i] = torque
-    return True
-
-
-@njit(error_model="numpy")
-def _cholesky(matrix: Array, start: int, out: Array) -> bool:
-    """Lower Cholesky factor of the block of size `out` at (start, start); False if near-singular."""
-    n = out.shape[0]
-    smallest, largest = np.inf, 0.0
-    for j in range(n):
-        pivot = matrix[start + j, start + j]
-        for k in range(j):
-            pivot -= out[j, k] * out[j, k]
-        smallest, largest = min(smallest, pivot), max(largest, pivot)
-        if not pivot > 0.0:
-            return False
-        root = np.sqrt(pivot)
-        out[j, j] = root
-        for i in range(j + 1, n):
-            total = matrix[start + i, start + j]
-            for k in range(j):
-                total -= out[i, k] * out[j, k]
-            out[i, j] = total / root
-    return smallest > MIN_PIVOT_RATIO * largest
-
-
-@njit(error_model="numpy")
-def _solve(chol: Array, x: Array, start: int) -> None:
-    """x[start:] := (L L^T)^-1 x[start:], in place."""
-    n = chol.shape[0]
-    for i in range(n):
-        total = x[start + i]
-        for k in range(i):
-            total -= chol[i, k] * x[start + k]
-        x[start + i] = total / chol[i, i]
-    for i in range(n - 1, -1, -1):
-        total = x[start + i]
-        for k in range(i + 1, n):
-            total -= chol[k, i] * x[start + k]
-        x[start + i] = total / chol[i, i]

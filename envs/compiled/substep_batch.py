@@ -17,7 +17,6 @@ SUBSTEP_BATCH: Final = np.dtype(
     [
         ("substeps", np.int64),  # still to run
         ("begun", np.bool_),  # mj_step1 of the first substep has been done
-        ("exact", np.bool_),  # torques are bit-identical to robosuite's
         ("failed", np.bool_),  # output: a mass matrix is singular or not finite
         # addresses: of two mjModels (see `SteppedModel`) and the mjData
         ("model", np.int64),
@@ -96,7 +95,6 @@ def run(batch: Record, max_substeps: int) -> bool:
             batch.data,
             substeps,
             batch.begun,
-            batch.exact,
             carray(pointer(batch.arms), (batch.narm,), kernel.ARM),
             carray(pointer(batch.qpos), (batch.nq,), np.float64),
             carray(pointer(batch.qvel), (batch.nv,), np.float64),

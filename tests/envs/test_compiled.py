@@ -272,12 +272,6 @@ def test_bad_actions_move_nothing(action: np.ndarray, message: str) -> None:
     assert env.timestep == 1
 
 
-def test_without_exact_bits_the_numbers_are_the_same_until_meshes_touch() -> None:
-    stock, ours = make(), make()
-    compile_control(ours, exact=False)
-    assert_parity(stock, ours, actions(ours, 100))
-
-
 def rollout(env: MujocoEnv) -> np.ndarray:
     return np.array([env.step(command)[0]["robot0_joint_pos"] for command in actions(env, 40)])
 
@@ -344,13 +338,12 @@ def test_torques_that_are_not_robosuites_are_refused(monkeypatch: pytest.MonkeyP
     env = make()
     right = Arm.reference_torques
     monkeypatch.setattr(Arm, "reference_torques", lambda arm: right(arm) * (1 + 1e-14))
-    with pytest.raises(NotCompilable, match="exact=False"):
+    with pytest.raises(NotCompilable, match="rounds differently"):
         compile_control(env)
     assert not {"step", "check_contact"} & vars(env).keys()
-    compile_control(env, exact=False)
     monkeypatch.setattr(Arm, "reference_torques", lambda arm: right(arm) + 0.1)
     with pytest.raises(NotCompilable, match="not robosuite's torques"):
-        compile_control(make(), exact=False)
+        compile_control(make())
 
 
 def test_another_mujoco_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
