@@ -56,16 +56,14 @@ class BrowserControl:
             if self._holder and self._holder.name != name and not over:
                 return False
             if self.holder != name:
-                self._holder = _Holder(name)
-                self._reset(now)
+                self._change_holder(_Holder(name), now)
             return True
 
     def leave(self, name: str, now: int) -> None:
         """Give up control, if the browser has it."""
         with self._lock:
             if self._holder and self._holder.name == name:
-                self._holder = None
-                self._reset(now)
+                self._change_holder(None, now)
 
     def move(self, name: str, move: Move, made_at: int | None, received: int) -> None:
         """Apply a browser's input, made at `made_at` [ns]. If that is unknown (None), only a release counts.
@@ -110,8 +108,12 @@ class BrowserControl:
                 return sample
             return msgspec.structs.replace(sample, marks=self._marks.take(now))
 
+    def _change_holder(self, holder: _Holder | None, now: int) -> None:
+        self._holder = holder
+        self._reset(now)
+        # What the earlier one has pressed.
+        self._marks.keep("disarm")
+
     def _reset(self, now: int) -> None:
         self._floor = now
-        # Pressed by the earlier controller.
-        self._marks.keep("disarm")
         self._sample = self._release = Sample(t=now, enable=False, motion=_STILL)
