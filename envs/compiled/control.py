@@ -275,10 +275,11 @@ class CompiledControl:
         worker_pool.run(worker_pool.single_job(trial))
         for arm in self._arms:
             expected, got = arm.reference_torques(), arm.record["torque"][: len(arm.actuators)]
-            if not np.array_equal(expected, got) and np.allclose(expected, got, rtol=1e-6, atol=1e-6):
+            if np.array_equal(expected, got):
+                continue
+            if np.allclose(expected, got, rtol=1e-6, atol=1e-6):
                 raise NotCompilable("this numpy or scipy rounds differently from robosuite's functions")
-            if not np.array_equal(expected, got):
-                raise NotCompilable(f"{arm.robot.name}'s {arm.name} arm: {got} are not robosuite's torques")
+            raise NotCompilable(f"{arm.robot.name}'s {arm.name} arm: {got} are not robosuite's torques")
 
     def _set_goals(self, command: np.ndarray) -> None:
         """Sets the goals of a control step, between mj_step1 and mj_step2 of its first substep."""

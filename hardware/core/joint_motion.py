@@ -66,8 +66,11 @@ class JointLimiter(Limiter[Array]):
                 held = min(max(planned, arm - lead), arm + lead)
                 position.append(min(max(held, here - most), here + most))
                 clipped = ("lead_joint",)
-        pose = self._pose if position == start else self._forward(position)
-        part, limit = self._part(pose, self._forward(measured.q.tolist()))
+        pose, part, limit = self._pose, 1.0, ""
+        # Forward kinematics are most of a tick's time.
+        if position != start:
+            pose = self._forward(position)
+            part, limit = self._part(pose, self._kinematics.forward(measured.q))
         if part < 1:
             clipped = (*clipped, limit)
             position = [here + part * (there - here) for here, there in zip(start, position, strict=True)]

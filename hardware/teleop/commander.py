@@ -92,11 +92,8 @@ class Commander:
             self._going_home = None
             self._teleoperator.restart()
             return
-        if self._has_lease and refusal.code in _LEASE_EXPIRED:
-            self._renew_lease()
-        elif self._has_lease:
-            # Else the server would miss commands, and latch a fault.
-            self._give_up_lease()
+        if self._has_lease:
+            self._give_up_lease(expired=refusal.code in _LEASE_EXPIRED)
         if refusal.code is Code.BUSY:
             holder = refusal.reason.partition(";")[0]
             self._lose(f"{holder}: end that program, then press the clutch again")
@@ -109,13 +106,10 @@ class Commander:
         self._going_home = None
         self._has_lease = False
 
-    def _renew_lease(self) -> None:
-        """Renew an expired lease before the server latches a fault: this program was only slow."""
+    def _give_up_lease(self, *, expired: bool) -> None:
+        """Release the lease before the server misses commands and latches a fault; renew an expired one."""
         # Refused if another client has the arm by now or a fault has latched.
         with suppress(RequestRefused, NoAnswer):
-            self._robot.acquire("human")
-            self._robot.release()
-
-    def _give_up_lease(self) -> None:
-        with suppress(RequestRefused, NoAnswer):
+            if expired:
+                self._robot.acquire("human")
             self._robot.release()

@@ -79,9 +79,7 @@ class ServedRobot:
 
     def close(self) -> None:
         self._ending.set()
-        # The kernel kills a process when the thread ends that has started it.
         self._keeper.join()
-        end(self._process)
 
     def _start(self) -> "subprocess.Popen[bytes]":
         with self._log.open("ab") as log:
@@ -92,6 +90,7 @@ class ServedRobot:
             if (code := self._process.poll()) is not None:
                 self._events.write("server restarted", code=code)
                 self._process = self._start()
+        # Here, since the kernel kills a process when the thread ends that has started it.
         end(self._process)
 
 

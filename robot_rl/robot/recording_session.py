@@ -33,7 +33,7 @@ def with_instruction(labels: Labels, instruction: str | None) -> dict[str, str]:
     Raises:
         ValueError: if the labels have another one, or it cannot be stored.
     """
-    asked = labels.get(INSTRUCTION, instruction) if instruction is None else instruction
+    asked = labels.get(INSTRUCTION) if instruction is None else instruction
     if asked is None:
         return dict(labels)
     if labels.get(INSTRUCTION, asked) != asked:

@@ -116,7 +116,7 @@ def check_frozen(policy: Path, code: Code) -> dict[str, Any]:
 
 
 def _frozen_record(run: Path) -> dict[str, Any]:
-    """The record of a finished run of committed code; raises UserError if it is none."""
+    """The record of a run; raises UserError if it is not finished, or its code was not committed."""
     path = run / "run.json"
     record = json.loads(path.read_text()) if path.is_file() else {}
     if not record.get("finished"):

@@ -24,8 +24,8 @@ bootstrap interval over seeds (Agarwal et al., 2021) if there are at least two.
 Demonstration steps: environment steps in the demonstrations that the base and the run learned from,
 including failed episodes; add them to the steps of the run (≈ if they were counted in data that another
 machine collected with the same command). “Steps to” is the step of the first evaluated policy at or above the
-threshold, for each seed, without interpolation; – if there is none. Runs that failed, as “each seed” and the
-last column say, are left out of the IQM, dip and wall-clock. Dip: the lowest success rate over
+threshold, for each seed, without interpolation; – if no policy reached it. Runs that failed, as “each seed”
+and the last column say, are left out of the IQM, dip and wall-clock. Dip: the lowest success rate over
 {WINDOW} consecutive training episodes, with exploration, minus the base's success, of the worst seed; in
 brackets the expected lowest of the base itself in as many episodes, by chance. Wall-clock is that of
 training, without evaluations.

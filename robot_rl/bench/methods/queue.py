@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import filter as filter_names
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -65,7 +64,8 @@ def select_runs(
         ("seeds", seeds, {run.seed for run in runs}),
     ):
         for value in wanted:
-            if not (value in known or (key == "only" and filter_names(map(str, known), str(value)))):
+            pattern = key == "only" and any(fnmatchcase(str(name), str(value)) for name in known)
+            if value not in known and not pattern:
                 names = ", ".join(map(str, sorted(known)))
                 raise UserError(f"{key}={value}: the protocols have no such run; they have {names}")
     return [
