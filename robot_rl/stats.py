@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
+import scipy  # Its packages are imported when they are used; `stats` takes a second.
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binomtest, trim_mean
 
 
 def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -21,7 +21,7 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, flo
         raise ValueError(f"{successes} successes in {n} trials: needs 0 <= successes <= n and n >= 1")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence {confidence} is not between 0 and 1")
-    low, high = binomtest(successes, n).proportion_ci(confidence, method="wilson")
+    low, high = scipy.stats.binomtest(successes, n).proportion_ci(confidence, method="wilson")
     return float(low), float(high)
 
 
@@ -32,7 +32,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
     (Q. McNemar, Psychometrika 12, 1947; the exact binomial form). 1 without such pairs.
     """
     discordant = only_first + only_second
-    return float(binomtest(only_first, discordant).pvalue) if discordant else 1.0
+    return float(scipy.stats.binomtest(only_first, discordant).pvalue) if discordant else 1.0
 
 
 def iqm(scores: ArrayLike) -> float:
@@ -41,7 +41,7 @@ def iqm(scores: ArrayLike) -> float:
     As in R. Agarwal et al., "Deep reinforcement learning at the edge of the statistical precipice",
     NeurIPS 2021 (arXiv 2108.13264): the lowest and highest floor(n / 4) of n scores are left out.
     """
-    return float(trim_mean(np.asarray(scores, float), 0.25, axis=None))
+    return float(scipy.stats.trim_mean(np.asarray(scores, float), 0.25, axis=None))
 
 
 def iqm_interval(
@@ -59,7 +59,7 @@ def iqm_interval(
     scores = [np.asarray(stratum, float) for stratum in strata]
     drawn = np.concatenate([rng.choice(stratum, (repetitions, len(stratum))) for stratum in scores], 1)
     bounds = [0.5 - confidence / 2, 0.5 + confidence / 2]
-    low, high = np.quantile(trim_mean(drawn, 0.25, axis=1), bounds)
+    low, high = np.quantile(scipy.stats.trim_mean(drawn, 0.25, axis=1), bounds)
     return float(low), float(high)
 
 

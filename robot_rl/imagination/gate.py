@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist, mean, stdev
 from typing import Any
 
+import scipy
 import torch
-from scipy.stats import spearmanr
 from torch import Tensor
 
 from robot_rl.imagination.branches import DOUBT, Limits, Returns, judge
@@ -353,4 +353,4 @@ def rank_correlation(a: Tensor, b: Tensor) -> float:
     """Spearman's; 0 where one of them is constant."""
     if (a == a[0]).all() or (b == b[0]).all():
         return 0.0
-    return float(spearmanr(a.numpy(), b.numpy()).statistic)
+    return float(scipy.stats.spearmanr(a.numpy(), b.numpy()).statistic)
