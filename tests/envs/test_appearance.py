@@ -115,6 +115,7 @@ def test_disturbances_that_only_images_show_are_for_the_plain_appearance(env: Ro
         heavy.close()
 
 
+@pytest.mark.full
 def test_the_other_renderer_is_a_disturbance(plain: RobosuiteEnv) -> None:
     other = RobosuiteEnv(replace(PLAIN, render="robosuite"))
     disturbed = DisturbedEnv(PLAIN, "render", seed=0)

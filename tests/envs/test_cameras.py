@@ -68,6 +68,7 @@ def test_quick_images_show_what_robosuites_show(name: str) -> None:
         assert apart(ours, other) > 3 * apart(ours, theirs)
 
 
+@pytest.mark.full
 def test_quick_images_are_taken_at_the_instant_of_robosuites() -> None:
     """The image of a step is of its first substep, not of its end."""
     ages = []
@@ -103,6 +104,7 @@ def test_size_is_height_by_width_and_larger_buffers_change_nothing(env: Robosuit
     np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.full
 def test_images_do_not_depend_on_the_number_of_threads() -> None:
     rng = np.random.default_rng(0)
     actions = rng.uniform(-1, 1, (4, 2, 7)).astype(np.float32)
@@ -121,6 +123,7 @@ def test_images_do_not_depend_on_the_number_of_threads() -> None:
             np.testing.assert_array_equal(one[key], two[key])
 
 
+@pytest.mark.full
 def test_robosuites_own_rendering_stays_in_one_thread() -> None:
     seeing = config(render="robosuite", cameras=["agentview"])
     vector = ThreadVectorEnv([partial(RobosuiteEnv, seeing)] * 2, 2)

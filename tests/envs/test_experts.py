@@ -98,6 +98,7 @@ def test_solves_95_of_100(env: RobosuiteEnv) -> None:
     assert len(failed) <= 5, failed
 
 
+@pytest.mark.full
 def test_less_skill_takes_longer() -> None:
     env = RobosuiteEnv(TaskConfig(**OmegaConf.load(TASKS / "lift.yaml")))
     lengths = {

@@ -80,6 +80,7 @@ def test_object_poses_reach_no_policy(tmp_path: Path, robot_rl: RunCommand) -> N
     assert all(MEASURED.fullmatch(key) for key in served.metadata["observation"]["state"]["keys"])
 
 
+@pytest.mark.full
 def test_a_dataset_or_a_base_with_privileged_keys_is_refused(tmp_path: Path, robot_rl: RunCommand) -> None:
     seen = [f"task.image_size={SIZE}", "task.cameras=[agentview]"]
     measured, privileged = tmp_path / "measured", tmp_path / "privileged"

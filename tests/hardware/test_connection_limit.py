@@ -43,7 +43,9 @@ def _is_refused(server: Server) -> bool:
         return True
 
 
-@pytest.mark.parametrize(("kind", "processes", "each"), [("raw", 3, 600), ("clients", 2, 200)])
+@pytest.mark.parametrize(
+    ("kind", "processes", "each"), [pytest.param("raw", 3, 600, marks=pytest.mark.full), ("clients", 2, 200)]
+)
 def test_a_flood_of_connections_ends_neither_the_server_nor_its_service(
     server: Server, kind: str, processes: int, each: int
 ) -> None:

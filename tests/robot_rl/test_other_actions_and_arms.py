@@ -31,7 +31,7 @@ def with_expert(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ("task", "name", "action_size"),
     [
         pytest.param(POSES, "lift", 10, id="absolute actions"),
-        pytest.param(TWO_ARMS, "TwoArmLift", 14, id="two arms"),
+        pytest.param(TWO_ARMS, "TwoArmLift", 14, id="two arms", marks=pytest.mark.full),
     ],
 )
 def test_it_is_collected_trained_and_evaluated(

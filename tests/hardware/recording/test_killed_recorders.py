@@ -61,7 +61,9 @@ def has_all(messages: list[object], known: Status) -> None:
     assert states[-1].t >= known.newest
 
 
-@pytest.mark.parametrize("victim", ["recorder", "server", "both"])
+@pytest.mark.parametrize(
+    "victim", [*(pytest.param(one, marks=pytest.mark.full) for one in ("recorder", "server")), "both"]
+)
 def test_who_is_killed_takes_nothing_along_that_was_written(mortal: Robot, root: Path, victim: str) -> None:
     rounds(mortal, root, [victim] * (2 if victim == "recorder" else 1), 0)
 

@@ -63,7 +63,13 @@ def test_features_of_an_image_do_not_depend_on_the_others(
         torch.testing.assert_close(encoder(images[2:3]), features[2:3], rtol=0, atol=1e-5)
 
 
-@encoders
+@pytest.mark.parametrize(
+    "make_encoder",
+    [
+        ConvEncoder,
+        *(pytest.param(one, marks=pytest.mark.full) for one in (SpatialSoftmaxEncoder, ViTEncoder)),
+    ],
+)
 def test_encoder_learns_the_position_of_an_object(make_encoder: MakeEncoder) -> None:
     """The position of a square of 8 pixels, to within three pixels."""
     torch.manual_seed(0)
@@ -191,6 +197,7 @@ def test_images_without_a_size_or_too_small_are_refused() -> None:
     assert BASES["flow"].policy(config, 3, 2, (), SIZE).spec.image_size is None
 
 
+@pytest.mark.full
 def test_image_policy_learns_from_demonstrations_on_disk(robot_rl: RunCommand, tmp_path: Path) -> None:
     seen = ("task.cameras=[agentview]", "task.state_keys=[robot0_eef_pos,robot0_gripper_qpos]")
     data = tmp_path / "lift.zarr"

@@ -589,6 +589,7 @@ def test_base_of_another_protocol_is_refused(
     assert "belong to another protocol" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_local_launcher_stops_its_commands_cleanly(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as lock:
         launcher = LocalLauncher([lock.fileno()])

@@ -56,6 +56,7 @@ def test_table_is_printed_before_the_json(output: list[str]) -> None:
     assert not any(line.startswith("{") for line in output[:-1])
 
 
+@pytest.mark.full
 def test_task_with_two_arms_is_measured_without_images() -> None:
     speed = measure_task("TwoArmPegInHole", 0.1, 0, images=False)
     assert speed.equal

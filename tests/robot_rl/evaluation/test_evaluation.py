@@ -175,6 +175,7 @@ def test_results_with_more_episodes_or_another_seed_are_not_replaced(tmp_path: P
             check_replaced(tmp_path, {"base", "abc"}, episodes, seed)
 
 
+@pytest.mark.full
 def test_a_base_is_compared_with_itself_with_repeated_noise(
     robot_rl: RunCommand, base_run: Path, act_run: Path, tmp_path: Path
 ) -> None:

@@ -121,6 +121,7 @@ def test_each_saved_policy_is_evaluated_once_on_test_states(
         robot_rl("eval", *options)
 
 
+@pytest.mark.full
 def test_base_policies_are_saved_every_n_updates(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,6 +168,7 @@ def test_policies_are_evaluated_in_the_disturbed_task_too(
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.full
 def test_all_states_of_a_split_are_used_by_default(
     run: Path, robot_rl: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

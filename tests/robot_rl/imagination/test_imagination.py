@@ -50,6 +50,7 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+@pytest.mark.full
 def test_an_imagined_share_of_0_gives_the_same_run_as_no_imagination(tmp_path: Path) -> None:
     without = PointRun(tmp_path / "without", steps=900).train()
     unused = PointRun(tmp_path / "unused", steps=900, imagination=replace(SMALL, share=0.0)).train()
@@ -79,6 +80,7 @@ def test_a_good_model_is_used_and_its_numbers_are_logged(tmp_path: Path) -> None
     assert figures["imagined_weight"] == pytest.approx(0.5), "disagreement is as large as the error"
 
 
+@pytest.mark.full
 def test_the_last_rows_of_a_batch_are_imagined(tmp_path: Path) -> None:
     run = PointRun(tmp_path, steps=1200, imagination=SMALL, model=lambda _: Oracle()).train()
     assert run.imagination
@@ -138,7 +140,9 @@ def test_every_episode_is_tested_by_a_model_that_has_not_learned_from_it(
     assert "passed" in run.imagination.history[0], "the first fit already has a pool that is full"
 
 
-@pytest.mark.parametrize("name", ["expo", "dsrl_na", "residual"])
+@pytest.mark.parametrize(
+    "name", ["expo", *(pytest.param(name, marks=pytest.mark.full) for name in ("dsrl_na", "residual"))]
+)
 def test_other_methods_learn_from_imagined_transitions(name: str, tmp_path: Path) -> None:
     run = PointRun(tmp_path, imagination=SMALL, model=lambda _: Oracle(), method=small_method(name)).train()
     assert run.imagination
@@ -184,6 +188,7 @@ def test_a_run_that_was_killed_in_a_refit_goes_on_exactly(tmp_path: Path) -> Non
     assert same(straight.imagination.state_dict(), resumed.imagination.state_dict())
 
 
+@pytest.mark.full
 def test_a_model_whose_weights_are_no_numbers_begins_again_at_the_next_refit(tmp_path: Path) -> None:
     options = replace(SMALL, refit_every=3, pool=6, first_updates=100, hidden=[32])
     run = PointRun(tmp_path, steps=640, imagination=options)

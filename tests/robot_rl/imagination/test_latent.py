@@ -55,6 +55,7 @@ def test_an_exact_prediction_gives_the_base_the_features_of_its_observation(fram
     assert sampler.is_queryable
 
 
+@pytest.mark.full
 def test_the_base_is_asked_at_the_features_of_predicted_frames(tmp_path: Path) -> None:
     run = PointRun(tmp_path, steps=1200, imagination=SMALL, model=lambda _: LatentOracle(), features=True)
     imagination = run.train().imagination
@@ -73,6 +74,7 @@ def test_the_base_is_asked_at_the_features_of_predicted_frames(tmp_path: Path) -
     torch.testing.assert_close(rows["next.base_samples"], expected.actions)
 
 
+@pytest.mark.full
 def test_around_a_served_base_branches_have_one_chunk_of_its_stored_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +100,13 @@ def test_around_a_served_base_branches_have_one_chunk_of_its_stored_samples(
     assert len(episode.base_samples.actions) == len(episode.states)
 
 
-@pytest.mark.parametrize("name", ["residual_chunk", "expo", "dsrl_na", "residual"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "residual_chunk",
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("expo", "dsrl_na", "residual")),
+    ],
+)
 def test_methods_learn_from_imagined_features(name: str, tmp_path: Path) -> None:
     method = small_method(name)
     run = PointRun(

@@ -9,7 +9,7 @@ from tests.conftest import SMALL_BASE, RunCommand
 SEEN = ("task.cameras=[agentview]", "task.image_size=[32,32]")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def seen(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand) -> Path:
     """Two demonstrations of Lift with images."""
     path = tmp_path_factory.mktemp("seen") / "lift.zarr"
@@ -17,7 +17,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand) -> Path
     return path
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def seeing(tmp_path_factory: pytest.TempPathFactory, robot_rl: RunCommand, seen: Path) -> Path:
     """Run of a small base that uses the images."""
     runs = tmp_path_factory.mktemp("seeing")

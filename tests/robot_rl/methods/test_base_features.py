@@ -89,6 +89,7 @@ def test_resumed_run_equals_an_uninterrupted_one(
     load_policy(tmp_path / "straight")
 
 
+@pytest.mark.full
 def test_with_a_delay_the_features_are_of_the_observation_that_the_chunk_was_made_from(
     tmp_path: Path, robot_rl: RunCommand, seen: Path
 ) -> None:
@@ -195,6 +196,7 @@ def test_actor_of_another_process_sends_features(
     assert stored["data.features"][0, : int(stored["count"][0])].std() > 0.1
 
 
+@pytest.mark.full
 def test_features_of_another_base_are_refused(
     tmp_path: Path, robot_rl: RunCommand, seen: Path, seeing: Path
 ) -> None:

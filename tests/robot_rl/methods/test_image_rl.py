@@ -220,6 +220,7 @@ def test_every_method_augments_all_images_of_a_batch(
     assert not any((images == 7).all() for images in acted)
 
 
+@pytest.mark.full
 def test_only_the_method_or_only_the_base_uses_images(
     tmp_path: Path, robot_rl: RunCommand, seen: Path, seeing: Path, base_run: Path
 ) -> None:
@@ -241,13 +242,8 @@ def test_only_the_method_or_only_the_base_uses_images(
     assert kept == {"method": True, "base": True, "neither": False}
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        "residual",
-        *(pytest.param(name, marks=pytest.mark.full) for name in ("ibrl", "rlpd", "dsrl", "residual_ppo")),
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("method", ["residual", "ibrl", "rlpd", "dsrl", "residual_ppo"])
 def test_training_from_states_renders_only_images_that_the_base_reads(
     method: str, tmp_path: Path, robot_rl: RunCommand, seeing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,6 +285,7 @@ def test_training_from_states_renders_only_images_that_the_base_reads(
     assert metrics(tmp_path / "few") == metrics(tmp_path / "all")
 
 
+@pytest.mark.full
 def test_imagination_learns_states_around_a_base_that_sees(
     tmp_path: Path, robot_rl: RunCommand, seen: Path, seeing: Path
 ) -> None:

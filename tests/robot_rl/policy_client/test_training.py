@@ -129,9 +129,8 @@ def test_a_run_is_the_same_with_the_base_behind_a_server_that_is_lost_twice(
     assert (hint in capsys.readouterr().err) == (method in ("expo", "dsrl_na of features"))
 
 
-@pytest.mark.parametrize(
-    ("method", "every"), [("expo", 16), pytest.param("residual_ppo", 12, marks=pytest.mark.full)]
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("method", "every"), [("expo", 16), ("residual_ppo", 12)])
 def test_an_evaluation_in_which_the_server_is_lost_is_made_after_all(
     method: str, every: int, tmp_path: Path, robot_rl: RunCommand, base_run: Path, demonstrations: Path
 ) -> None:

@@ -112,7 +112,7 @@ def test_resumed_rl_run_ends_like_an_uninterrupted_one(
     assert metrics(tmp_path / "straight") == metrics(tmp_path / "resumed")
 
 
-@pytest.mark.parametrize("method", ["residual", "residual_ppo"])
+@pytest.mark.parametrize("method", ["residual", pytest.param("residual_ppo", marks=pytest.mark.full)])
 def test_a_run_does_not_go_on_around_another_base_nor_with_fewer_steps(
     method: str, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path
 ) -> None:

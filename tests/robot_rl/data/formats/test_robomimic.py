@@ -228,6 +228,7 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return collect(tmp_path_factory.mktemp("foreign") / "demo.hdf5")
 
 
+@pytest.mark.full
 def test_robosuites_own_collection_becomes_a_dataset(
     collected: Path, tmp_path: Path, robot_rl: RunCommand
 ) -> None:

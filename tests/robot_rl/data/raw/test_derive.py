@@ -430,6 +430,7 @@ def test_images_as_video_are_those_of_the_arrays_but_for_what_compression_loses(
     assert content(again / "v.zarr") == before
 
 
+@pytest.mark.full
 def test_the_same_images_give_the_same_video_however_often_they_are_written(tmp_path: Path) -> None:
     y, x, t = np.mgrid[:48, :64, :30]
     images = np.stack([x * 3 + t, y * 3 + t, x + y + 2 * t], -1).transpose(2, 0, 1, 3).astype(np.uint8)
