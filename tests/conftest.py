@@ -53,7 +53,14 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-FIRST = ("tests/test_demo.py", "tests/robot_rl/hil/test_web.py", "tests/test_tutorials.py", "tests/hardware/")
+FIRST = (
+    "tests/test_demo.py",
+    "tests/robot_rl/hil/test_web.py",
+    "tests/test_tutorials.py",
+    "tests/hardware/",
+    "tests/test_",
+    "tests/robot_rl/training/",
+)
 """Beginnings of the names of the tests that run first, in this order."""
 
 
