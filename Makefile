@@ -9,8 +9,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # One thread for each of several test processes; more get in each other's way. A file's tests share what
-# they need, so that one process runs them all.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# they need, so that one process runs them all. Without the limit of arenas, glibc keeps what threads have freed:
+# 4 to 5 GB in each process instead of 2.5.
+PYTEST := OMP_NUM_THREADS=1 MALLOC_ARENA_MAX=2 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-libero demo rehearsal doctor gpu-check test suite test-full test-second test-fresh lint format lock

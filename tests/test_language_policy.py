@@ -55,6 +55,7 @@ def test_success_is_listed_by_instruction(
         assert {row["instruction"] for row in csv.DictReader(file)} == set(LanguageStack.INSTRUCTIONS)
 
 
+@pytest.mark.full
 def test_it_learns_more_of_one_scene_with_replay_of_the_other(
     run: Path, robot_rl: RunCommand, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,7 +44,11 @@ def threads() -> Iterator[ThreadVectorEnv]:
     vector.close()
 
 
-@pytest.fixture(scope="module", params=[NUM_ENVS, 1], ids=["a process each", "one process"])
+@pytest.fixture(
+    scope="module",
+    params=[NUM_ENVS, pytest.param(1, marks=pytest.mark.full)],
+    ids=["a process each", "one process"],
+)
 def processes(request: pytest.FixtureRequest) -> Iterator[ProcessVectorEnv]:
     vector = ProcessVectorEnv(makers(), workers=request.param)
     assert len(active_children()) == request.param

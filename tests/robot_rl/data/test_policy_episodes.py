@@ -126,7 +126,8 @@ def test_with_dagger_the_base_acts_and_the_policys_actions_in_its_states_are_sto
     assert (episode.arrays[TARGET] != episode.arrays["action"]).any()
 
 
-@pytest.mark.parametrize("more", [pytest.param("base_first=0.5", marks=pytest.mark.full), "dagger=true"])
+@pytest.mark.full
+@pytest.mark.parametrize("more", ["base_first=0.5", "dagger=true"])
 def test_a_dataset_of_a_policy_is_valid_replays_and_is_continued_with_the_same_settings_alone(
     more: str, base_run: Path, tmp_path: Path, robot_rl: RunCommand, capsys: pytest.CaptureFixture[str]
 ) -> None:

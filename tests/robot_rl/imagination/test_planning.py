@@ -73,7 +73,7 @@ def test_before_the_gate_passes_candidates_keep_their_values(planner: Planner) -
     assert torch.equal(planner(obs, chunks, values), values)
 
 
-@pytest.mark.parametrize("history", [0, 2])
+@pytest.mark.parametrize("history", [pytest.param(0, marks=pytest.mark.full), 2])
 def test_predictions_begin_with_what_the_open_episode_holds(tmp_path: Path, history: int) -> None:
     run = PointRun(tmp_path, imagination=PLANNING, steps=500)
     assert run.imagination

@@ -136,6 +136,7 @@ def test_expo_learns_from_its_stored_samples_too(tmp_path: Path) -> None:
     assert (part.rows["discount"] == 0).all()
 
 
+@pytest.mark.full
 def test_a_resumed_run_around_a_base_with_a_camera_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     straight = build(tmp_path / "straight").train()
     build(tmp_path / "resumed").train(steps=440)

@@ -212,6 +212,7 @@ def test_features_of_another_base_are_refused(
     assert_same(before, final_state(tmp_path / "run"))
 
 
+@pytest.mark.full
 def test_what_has_no_features_is_refused(
     tmp_path: Path, robot_rl: RunCommand, seen: Path, seeing: Path
 ) -> None:

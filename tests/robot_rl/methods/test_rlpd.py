@@ -163,6 +163,7 @@ def test_gripper_target_is_double_dqn() -> None:
     assert float(loss) == pytest.approx(float((q - y).square().mean()), rel=1e-5)
 
 
+@pytest.mark.full
 def test_trains_and_resumes_with_a_gripper_critic(
     tmp_path: Path, robot_rl: RunCommand, demonstrations: Path
 ) -> None:

@@ -236,6 +236,7 @@ def test_methods_that_run_the_base_in_updates_on_observations_refuse_a_server(
         server.close()
 
 
+@pytest.mark.full
 def test_a_served_base_is_evaluated_like_the_same_one_here(
     tmp_path: Path, robot_rl: RunCommand, base_run: Path
 ) -> None:
