@@ -129,7 +129,10 @@ def draft(command: Command, arguments: Sequence[str]) -> Draft:
             selection.append(f"{group}={choice}")
     root = command.root if (command.configs / f"{command.root}.yaml").is_file() else None
     try:
-        with _registered_choices(command), initialize_config_dir(str(command.configs), version_base="1.3"):
+        with (
+            _registered_choices(command, chosen),
+            initialize_config_dir(str(command.configs), version_base="1.3"),
+        ):
             composed = hydra_compose(root, selection)
     except ConfigCompositionException as error:
         raise _contradiction(chosen, error.__context__ or error) from error
@@ -191,13 +194,14 @@ def _files(command: Command, chosen: Mapping[str, str | None]) -> dict[str, dict
 
 
 @contextmanager
-def _registered_choices(command: Command) -> Iterator[None]:
-    """Registers the choices without a YAML file in Hydra's ConfigStore, as their dataclasses."""
+def _registered_choices(command: Command, chosen: Mapping[str, str | None]) -> Iterator[None]:
+    """Registers the choices without a YAML file in Hydra's ConfigStore, what is chosen as its dataclass."""
     store = ConfigStore.instance()
     for group, schemas in command.groups.items():
         for choice, schema in schemas.items():
             if choice != "*" and not (command.configs / group / f"{choice}.yaml").is_file():
-                store.store(choice, schema, group)
+                # Of the others Hydra needs the names, and dataclasses take time.
+                store.store(choice, schema if choice == chosen[group] else {}, group)
     try:
         yield
     finally:
