@@ -134,7 +134,7 @@ class Known(LatentModel):
     """Learns, and predicts by the task's own dynamics, so that the gate passes soon."""
 
     def __init__(self, config: LatentModelConfig) -> None:
-        super().__init__(config, LatentShape(4, 2, CHUNK, (), 2, "the base"), torch.device("cpu"), 0)
+        super().__init__(config, LatentShape(4, 2, CHUNK, (), 2, "the base"), 0)
 
     def step(
         self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None

@@ -54,7 +54,7 @@ class RandomWeights(StateModel):
 
 
 def learned(kind: type[ModelT]) -> ModelT:
-    return kind(SMALL, Shape(2, 2, CHUNK), torch.device("cpu"), 0)
+    return kind(SMALL, Shape(2, 2, CHUNK), 0)
 
 
 def make_run(
