@@ -1,5 +1,6 @@
 """Whatever is registered can be built and takes a step."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from robot_rl.assets import asset_path
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.experts import EXPERTS
 from robot_rl.envs.external.simulators import simulator_of
+from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.evaluation.initial_states import COUNTS, check_split, load_states
 from robot_rl.factory import make_env
@@ -81,9 +83,16 @@ def test_every_base_policy_learns_and_samples(name: str) -> None:
     assert actions.abs().max() <= 1
 
 
+@pytest.fixture(scope="module")
+def lift() -> Iterator[RobosuiteEnv]:
+    env = make_env("lift")
+    yield env
+    env.close()
+
+
 @pytest.mark.parametrize("name", sorted(set(METHODS) - {"classifier"}))  # which does not act
 def test_every_method_trains_and_its_policy_acts(
-    name: str, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
+    name: str, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path, lift: RobosuiteEnv
 ) -> None:
     common = [f"method={name}", f"data={demonstrations}", f"runs_dir={tmp_path}", "name=run"]
     common.append("log_every=1")
@@ -98,10 +107,8 @@ def test_every_method_trains_and_its_policy_acts(
     # What a report draws of it has titles for people.
     assert set(read_metrics(tmp_path / "run" / "metrics.csv")) <= {*TITLES, *IN_THE_CURVE}
     policy = load_policy(tmp_path / "run")
-    env = make_env(load_group("task", "lift", TaskConfig))
-    obs, _ = env.reset(seed=0)
+    obs, _ = lift.reset(seed=0)
     policy.reset([0], [0])
     decision = policy.act({key: value[None] for key, value in obs.items()})
-    assert env.action_space.contains(decision.action[0])
-    env.step(decision.action[0])
-    env.close()
+    assert lift.action_space.contains(decision.action[0])
+    lift.step(decision.action[0])

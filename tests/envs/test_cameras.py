@@ -155,6 +155,7 @@ def test_images_of_a_restored_state_are_the_same_every_time(env: RobosuiteEnv) -
     seen = move(env, 6)
     state = env.get_state()
     restored = env.set_state(state)
+    assert env.observation_space.contains(restored)
     ahead = move(env, 2)
     env.reset(seed=2)
     again = env.set_state(state)

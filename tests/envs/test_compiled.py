@@ -111,12 +111,10 @@ def test_parity_of_one_robot_with_two_arms() -> None:
 
 
 CONTROLLERS = [
-    ("OSC_POSITION", {}),
     ("OSC_POSE", {"input_ref_frame": "world"}),
     ("OSC_POSE", {"input_type": "absolute"}),
     ("OSC_POSE", {"uncouple_pos_ori": False, "kp": 80, "damping_ratio": 0.7}),
     ("OSC_POSITION", {"input_type": "absolute", "input_ref_frame": "world"}),
-    ("JOINT_POSITION", {}),
     ("JOINT_POSITION", {"input_type": "absolute"}),
     ("JOINT_TORQUE", {"output_max": 5.0, "output_min": -5.0}),
     ("OSC_POSE", {"impedance_mode": "variable", "damping_ratio_limits": [0.5, 2], "kp_limits": [50, 300]}),
@@ -250,24 +248,21 @@ def test_dependencies_that_go_through_the_cache() -> None:
         assert_close(expected["Can_to_robot0_eef_quat"], got["Can_to_robot0_eef_quat"], "quat")
 
 
-@pytest.mark.parametrize(
-    ("action", "message"),
-    [
-        (np.zeros(6), "shape"),
-        (np.zeros((1, 7)), "shape"),
-        (np.full(7, np.nan), "not finite"),
-        (np.full(7, np.inf), "not finite"),
-    ],
-)
-def test_bad_actions_move_nothing(action: np.ndarray, message: str) -> None:
+def test_bad_actions_move_nothing() -> None:
     env = make()
     compile_control(env)
     env.step(np.zeros(7))
     before = env.sim.get_state().flatten()
-    with pytest.raises(ValueError, match=message):
-        env.step(action)
-    assert np.array_equal(before, env.sim.get_state().flatten())
-    assert env.timestep == 1
+    for action, message in (
+        (np.zeros(6), "shape"),
+        (np.zeros((1, 7)), "shape"),
+        (np.full(7, np.nan), "not finite"),
+        (np.full(7, np.inf), "not finite"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            env.step(action)
+        assert np.array_equal(before, env.sim.get_state().flatten())
+        assert env.timestep == 1
 
 
 def rollout(env: MujocoEnv) -> np.ndarray:

@@ -122,7 +122,7 @@ def test_angles() -> None:
     assert hand_yaw(WorldPose(np.zeros(3), hand_down(0.7))) == pytest.approx(0.7)
 
 
-def carried_away(env: RobosuiteEnv, name: str, *, steps: int) -> tuple[bool, bool]:
+def carried_away(env: RobosuiteEnv, *, steps: int) -> tuple[bool, bool]:
     """An expert takes over from another: was the object held then, and did it succeed?"""
     env.reset(seed=7)
     first = make_expert(env.task.env, noise=0.0, skill=1.0, rng=np.random.default_rng(0))
@@ -141,21 +141,18 @@ def carried_away(env: RobosuiteEnv, name: str, *, steps: int) -> tuple[bool, boo
     return held, False
 
 
-@pytest.mark.parametrize("name", ["lift", "can", "square", "stack"])
-def test_goes_on_from_the_middle_of_an_episode_and_lets_nothing_go(name: str) -> None:
-    env = RobosuiteEnv(TaskConfig(**OmegaConf.load(TASKS / f"{name}.yaml")))
-    try:
-        env.reset(seed=7)
-        probe = make_expert(env.task.env, noise=0.0, skill=1.0, rng=np.random.default_rng(0))
-        probe.reset(env.sim)
-        grasped = 0
-        while probe.phase != "raise":
-            env.step(probe.act(env.sim))
-            grasped += 1
-        assert carried_away(env, name, steps=grasped // 2) == (False, True)
-        assert carried_away(env, name, steps=grasped + 3) == (True, True)
-    finally:
-        env.close()
+def test_goes_on_from_the_middle_of_an_episode_and_lets_nothing_go(env: RobosuiteEnv) -> None:
+    if env.task.env == "Door":
+        pytest.skip("the expert holds nothing that it could let go")
+    env.reset(seed=7)
+    probe = make_expert(env.task.env, noise=0.0, skill=1.0, rng=np.random.default_rng(0))
+    probe.reset(env.sim)
+    grasped = 0
+    while probe.phase != "raise":
+        env.step(probe.act(env.sim))
+        grasped += 1
+    assert carried_away(env, steps=grasped // 2) == (False, True)
+    assert carried_away(env, steps=grasped + 3) == (True, True)
 
 
 def test_a_can_that_was_knocked_over_is_lifted() -> None:

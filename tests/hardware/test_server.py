@@ -248,10 +248,11 @@ def test_a_flood_does_not_keep_the_arm_from_its_ticks(server: Server, operator: 
     assert sum(event.code == "malformed" for event in operator.events()) <= time.monotonic() - begun + 2
 
 
-def test_a_second_server_at_the_address_is_refused_in_one_line(server: Server) -> None:
-    ended = _robot_rl("robot", "driver=sim_panda", f"address={server.address}")
-    assert ended.returncode == 2
-    assert ended.stderr.strip() == (
+def test_a_second_server_at_the_address_is_refused_in_one_line(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["robot", "driver=sim_panda", f"address={server.address}"]) == 2
+    assert capsys.readouterr().err.strip() == (
         f"robot-rl: another server is at {server.address}; stop it or choose another address"
     )
 
@@ -277,7 +278,8 @@ def test_the_command_says_in_one_line_what_cannot_work(
 def test_the_command_serves_a_robot_and_ends_well(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path / 'r'}"
     command = [sys.executable, "-m", "robot_rl", "robot", "driver=sim_panda", f"address={address}"]
-    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=_environment())
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert server.stdout is not None
         assert f"sim_panda at {address}" in server.stdout.readline()
@@ -297,17 +299,5 @@ def test_the_command_serves_a_robot_and_ends_well(tmp_path: Path) -> None:
 
 
 def test_the_command_makes_keys(tmp_path: Path) -> None:
-    ended = _robot_rl("robot", "keys", "name=pi", f"keys={tmp_path / 'keys'}")
-    assert ended.returncode == 0, ended.stderr
+    assert cli.main(["robot", "keys", "name=pi", f"keys={tmp_path / 'keys'}"]) == 0
     assert (tmp_path / "keys" / "clients" / "pi.json").exists()
-
-
-def _robot_rl(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "robot_rl", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, env=_environment()
-    )
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}

@@ -125,7 +125,9 @@ def test_a_simulated_robot_that_crashes_leaves_a_trace(
     with simulated.simulated_server(task):
         os.kill(started[0].pid, signal.SIGSEGV)
         started[0].wait()
-    assert CRASH in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert CRASH in said
+    assert "robot-rl: the simulation has ended: SIGSEGV ended it, see above" in said
 
 
 def test_a_simulated_robot_that_crashes_at_its_start_is_refused_below_its_trace(

@@ -160,9 +160,9 @@ def test_commands_run_beside_foreign_packages(
 ) -> None:
     installed = install(kind)
     assert "usage: robot-rl" in installed.robot_rl(cwd=folder)
-    assert "task.env=PickPlaceCan" in installed.robot_rl(
-        "collect", "task=can", "--help", cwd=folder, COLUMNS="200"
-    )
+    if kind == "wheel":
+        said = installed.robot_rl("collect", "task=can", "--help", cwd=folder, COLUMNS="200")
+        assert "task.env=PickPlaceCan" in said
     script = installed.python.with_name("robot-rl")
     assert "usage: robot-rl" in run(script, cwd=folder)
 

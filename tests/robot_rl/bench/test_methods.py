@@ -166,6 +166,13 @@ def test_protocol_defaults_for_test_states(tmp_path: Path) -> None:
     assert (protocol.save_every, protocol.test_episodes, protocol.curve_episodes) == (100, 500, 500)
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plots are files without content, for tests of the page's text: drawing takes most of the time."""
+    monkeypatch.setattr("robot_rl.bench.methods.plots._plot", lambda rows, path: path.touch())
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_shipped_page_shows_the_shipped_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them, also after a result is added; the results must match their protocols."""
     monkeypatch.chdir(ROOT)
@@ -752,6 +759,7 @@ def test_table_of_results(workspace: Path, capsys: pytest.CaptureFixture[str]) -
     assert [path.name for path in (workspace / "plots" / "protocol").iterdir()] == ["lift.png"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_demonstration_steps_of_another_machine_are_marked_as_approximate(workspace: Path) -> None:
     (protocol,) = read_protocols(workspace / "protocol")
     write_result_files(
@@ -764,6 +772,7 @@ def test_demonstration_steps_of_another_machine_are_marked_as_approximate(worksp
     assert "| `other` | ≈ 321 | 0.50 |" in (workspace / "page.md").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_results_on_test_states_have_separate_tables(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -789,6 +798,7 @@ def test_results_on_test_states_have_separate_tables(
     assert "| `good` | 321 | 0.50 | **0.950**" in page[page.index("## Lift, validation states") :]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_variant_measured_on_test_states_without_its_entry_is_in_the_table(workspace: Path) -> None:
     (protocol,) = read_protocols(workspace / "protocol", "test")
     run = PlannedRun(protocol, protocol.entries[1], 0)
@@ -801,6 +811,7 @@ def test_a_variant_measured_on_test_states_without_its_entry_is_in_the_table(wor
     assert "Variants" not in tested
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_ablations_on_test_states_are_compared_by_when_their_success_stays(workspace: Path) -> None:
     (protocol,) = read_protocols(workspace / "protocol", "test")
     for entry, success in ((0, [0.95, 0.8, 0.9, 0.9]), (1, [0.9, 0.92, 0.95, 0.7])):
@@ -829,6 +840,7 @@ def test_same_results_give_the_same_bytes(workspace: Path) -> None:
     assert [path.read_bytes() for path in files] == before
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_only_text_between_the_markers_is_replaced(
     workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -845,6 +857,7 @@ def test_only_text_between_the_markers_is_replaced(
     assert page.read_text() == "no markers\n"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_table_over_all_tasks_has_the_iqm_over_all_runs(workspace: Path) -> None:
     """0.9 and 1.0 on one task, 0.0 and 0.1 on another: the mean of the middle two of four."""
     can = replace(PROTOCOL, task="can")

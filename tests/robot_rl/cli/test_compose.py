@@ -262,7 +262,11 @@ def test_every_choice_composes(name: str, capsys: pytest.CaptureFixture[str]) ->
     print_help(command)
     for group, schemas in command.groups.items():
         assert set(schemas) - {"*"} <= set(command.choices(group))
-    groups = [[f"{group}={choice}" for choice in command.choices(group)] for group in command.groups]
+    groups = []
+    for group, schemas in command.groups.items():
+        # Where all choices have the same options, one says as much as all; `train` composes every task.
+        choices = command.choices(group)[: 1 if set(schemas) == {"*"} else None]
+        groups.append([f"{group}={choice}" for choice in choices])
     alone = [group for group in groups if len(group) == 1]
     # Choices of several groups at a time, since each composition takes a quarter of a second.
     for choices in (*alone, *zip_longest(*(group for group in groups if group not in alone))):

@@ -1,5 +1,6 @@
 """A recorded motion is followed by the robot's real server within its limits, and only if somebody agrees."""
 
+import io
 import math
 import signal
 import subprocess
@@ -115,15 +116,17 @@ def test_ctrl_c_leaves_the_arm_at_rest(server: Server, recorded: Dataset) -> Non
         assert max(map(abs, state.dq)) < 0.05
 
 
-def test_nothing_moves_without_consent(server: Server, recorded: Dataset) -> None:
-    command = [sys.executable, "-m", "robot_rl", "replay", f"dataset={recorded.path}"]
-    done = subprocess.run(
-        [*command, f"address={server.address}"],
-        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "the arm moves only with the operator's consent: press Enter, or give yes=true" in done.stderr
-    assert "will go to the start of episode 0" in done.stdout
+def test_nothing_moves_without_consent(
+    server: Server,
+    recorded: Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert main(["replay", f"dataset={recorded.path}", f"address={server.address}"]) == 2
+    told = capsys.readouterr()
+    assert "the arm moves only with the operator's consent: press Enter, or give yes=true" in told.err
+    assert "will go to the start of episode 0" in told.out
     assert mode(server) is Mode.IDLE
 
 

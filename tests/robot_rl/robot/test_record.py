@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from robot_rl.cli.main import main
 from robot_rl.hardware.recording.raw import RawDataset
-from tests.hardware.processes import ROOT, eventually
+from tests.hardware.processes import eventually
 from tests.hardware.recording.conftest import Robot
 from tests.robot_rl.terminal import Terminal
 
@@ -69,24 +68,14 @@ def test_ctrl_c_ends_the_open_episode_as_interrupted(terminal: Terminal, tmp_pat
     assert outcomes(tmp_path / "x.raw") == ["interrupted"]
 
 
-def test_so_many_seconds_need_no_terminal(robot: Robot, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "robot_rl",
-        "record",
-        f"address={robot.address}",
-        f"out={tmp_path}/x.raw",
-    ]
-    done = subprocess.run(
-        [*command, "seconds=0.5", "episodes=2", "outcome=failure", "cameras=[front]"],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+def test_so_many_seconds_need_no_terminal(
+    robot: Robot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [f"address={robot.address}", f"out={tmp_path}/x.raw", "seconds=0.5", "episodes=2"]
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        assert main(["record", *options, "outcome=failure", "cameras=[front]"]) == 0
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"sim_panda, cameras: front; {tmp_path}/x.raw"
     assert [line.split(",")[0] for line in lines[1:]] == ["episode 0: failure", "episode 1: failure"]
     assert outcomes(tmp_path / "x.raw") == ["failure", "failure"]

@@ -61,7 +61,12 @@ def test_base_without_noise_input_is_an_error_for_methods_that_need_it(
     )
 
 
-@pytest.mark.parametrize("method", ["residual", "residual_chunk", "expo", "ibrl", "rlpd", "dsrl", "dsrl_na"])
+OTHERS = [
+    pytest.param(name, marks=pytest.mark.full) for name in ("residual_chunk", "ibrl", "rlpd", "dsrl_na")
+]
+
+
+@pytest.mark.parametrize("method", ["residual", "expo", "dsrl", *OTHERS])
 def test_without_demonstrations_states_are_standardised_by_the_range_of_the_base(
     method: str, base_run: Path
 ) -> None:
@@ -98,7 +103,7 @@ def test_replay_has_no_more_rows_than_a_run_can_fill(capacity: int, rows: int) -
             "leaves out uncertain candidates: choose one of them",
         ),
         (
-            ("method=expo", "imagination.planning=true", "hil=on", "hil.operator=none", "method.num_envs=1"),
+            ("method=expo", "imagination.planning=true", "hil=on", "hil.operator=none"),
             "imagination.planning=true needs the model where the policy acts",
         ),
         (("method=residual_chunk", "imagination=remote"), "imagination.address is required"),
@@ -116,7 +121,8 @@ def test_imagination_that_a_method_cannot_use_is_refused(
     demonstrations: Path,
     base_run: Path,
 ) -> None:
-    given = (f"base={base_run}", "imagination=state", "device=cpu", *options)
+    quick = ("method.demo_ratio=0", "method.num_envs=1")
+    given = (f"base={base_run}", "imagination=state", "device=cpu", *quick, *options)
     assert_error(message, robot_rl, tmp_path, *given, f"data={demonstrations}")
 
 
