@@ -28,8 +28,7 @@ from robot_rl.hardware.client import CommandRefused, RobotClient
 from robot_rl.hardware.clock import MS, Clock, MonotonicClock
 from robot_rl.hardware.connection import RequestRefused, RobotError
 from robot_rl.hardware.core import modes
-from robot_rl.hardware.core.commands import HORIZON
-from robot_rl.hardware.protocol.messages import Ack, Code, Kind, State
+from robot_rl.hardware.protocol.messages import HORIZON_MS, Ack, Code, Kind, State
 from robot_rl.hardware.spec import CommandMode, RobotSpec
 
 Prepare = Callable[[int], None]
@@ -331,9 +330,9 @@ def _lookahead_ns(client: RobotClient, lookahead_ms: float) -> int:
         raise ValueError(
             f"lookahead_ms={lookahead_ms:g}: {client.spec.name} takes {action_ms:g} ms to move; give more"
         )
-    if lookahead_ms * MS > HORIZON:
+    if lookahead_ms > HORIZON_MS:
         raise ValueError(
-            f"lookahead_ms={lookahead_ms:g}: a robot plans {HORIZON // MS} ms ahead at most; give less"
+            f"lookahead_ms={lookahead_ms:g}: a robot plans {HORIZON_MS} ms ahead at most; give less"
         )
     return round((lookahead_ms - action_ms) * MS)
 

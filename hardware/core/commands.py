@@ -9,13 +9,11 @@ from robot_rl.hardware.core.lease import Lease, Peer
 from robot_rl.hardware.core.supervisor import Supervisor
 from robot_rl.hardware.drivers.driver import is_unit
 from robot_rl.hardware.protocol.codec import Stamper
-from robot_rl.hardware.protocol.messages import Ack, Code, Command, Done, Home
+from robot_rl.hardware.protocol.messages import HORIZON_MS, Ack, Code, Command, Done, Home
 from robot_rl.hardware.spec import RobotSpec
 
 FUTURE = 20 * MS
 """Maximum time by which `t_sent` may lie in the future; beyond it the clocks disagree, ns."""
-HORIZON = 2000 * MS
-"""Maximum time by which `t_target` may lie in the future, ns."""
 
 
 class Commands:
@@ -133,10 +131,8 @@ def check_fresh(command: Command, now: int) -> None:
             raise Refusal(
                 Code.STALE, f"its time was {-ahead / MS:.1f} ms ago, its ttl is {command.ttl_ms} ms"
             )
-        if ahead > HORIZON:
-            raise Refusal(
-                Code.LIMIT, f"it is timed {ahead / MS:.0f} ms ahead; the most is {HORIZON // MS} ms"
-            )
+        if ahead > HORIZON_MS * MS:
+            raise Refusal(Code.LIMIT, f"it is timed {ahead / MS:.0f} ms ahead; the most is {HORIZON_MS} ms")
 
 
 def check_order(command: Command, lease: Lease) -> None:

@@ -13,6 +13,8 @@ from robot_rl.hardware.spec import MAX_JOINTS, MAX_READING, CommandMode, Latency
 
 PROTOCOL = (1, 1)
 """Major, minor. Peers with another major version are refused."""
+HORIZON_MS = 2000
+"""Maximum time by which a command's `t_target` may lie in the future, ms."""
 
 Role = Literal["observer", "policy", "operator"]
 Kind = Literal["policy", "human", "script"]
