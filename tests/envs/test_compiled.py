@@ -111,10 +111,12 @@ def test_parity_of_one_robot_with_two_arms() -> None:
 
 
 CONTROLLERS = [
+    pytest.param("OSC_POSITION", {}, marks=pytest.mark.full),
     ("OSC_POSE", {"input_ref_frame": "world"}),
     ("OSC_POSE", {"input_type": "absolute"}),
     ("OSC_POSE", {"uncouple_pos_ori": False, "kp": 80, "damping_ratio": 0.7}),
     ("OSC_POSITION", {"input_type": "absolute", "input_ref_frame": "world"}),
+    pytest.param("JOINT_POSITION", {}, marks=pytest.mark.full),
     ("JOINT_POSITION", {"input_type": "absolute"}),
     ("JOINT_TORQUE", {"output_max": 5.0, "output_min": -5.0}),
     ("OSC_POSE", {"impedance_mode": "variable", "damping_ratio_limits": [0.5, 2], "kp_limits": [50, 300]}),

@@ -45,7 +45,8 @@ def hidden(part: str) -> set[str]:
     """Modules that a part does not have."""
     there = installed(group(part), set())
     lacking = installed(iter(PYPROJECT["project"]["dependencies"]), set()) - there
-    return {
+    unlisted = {name.replace("-", "_") for name in lacking}  # a wheel need not list its modules
+    return unlisted | {
         module
         for module, distributions in packages_distributions().items()
         if not module.startswith("_")

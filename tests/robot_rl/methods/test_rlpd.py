@@ -71,15 +71,18 @@ def test_policy_is_saved_and_loaded(tmp_path: Path) -> None:
         assert torch.equal(loaded.state_dict()[name], value)
 
 
-def test_trains_without_a_base(tmp_path: Path, robot_rl: RunCommand, demonstrations: Path) -> None:
-    """Around a base it does as every method (tests/test_registered.py)."""
+@pytest.mark.parametrize("with_base", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_trains_with_and_without_a_base(
+    with_base: bool, tmp_path: Path, robot_rl: RunCommand, demonstrations: Path, base_run: Path
+) -> None:
+    base = base_run if with_base else "uniform"
     small = ["method.steps=40", "method.warmup_steps=8", "checkpoint_every=16"]
     where = [f"data={demonstrations}", f"runs_dir={tmp_path}", "name=run"]
-    robot_rl("train", "method=rlpd", "base=uniform", *where, *small, *SMALL_RL)
+    robot_rl("train", "method=rlpd", f"base={base}", *where, *small, *SMALL_RL)
     networks, meta = load_networks(tmp_path / "run")
     assert meta["method"] == "rlpd"
     assert isinstance(networks, RLPD)
-    assert isinstance(networks.base, UniformPolicy)
+    assert isinstance(networks.base, UniformPolicy) is not with_base
     assert networks.encoder.norm.std.min() > 0
     assert networks.actor.head.weight.abs().max() > 0  # it was trained
     load_policy(tmp_path / "run")
