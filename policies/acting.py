@@ -125,7 +125,7 @@ class ActingPolicy:
         return self.execute if self.active and not explore else None
 
     @torch.no_grad()
-    def plan(self, obs: ObservationHistory, generators: Sequence[torch.Generator]) -> Tensor:
+    def choose_chunks(self, obs: ObservationHistory, generators: Sequence[torch.Generator]) -> Tensor:
         """Choose whole chunks outside of episodes, as a policy server does.
 
         Args:

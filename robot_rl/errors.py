@@ -28,7 +28,7 @@ class ServerLost(UserError):
 
 
 @contextmanager
-def mistakes() -> Iterator[None]:
+def as_user_errors() -> Iterator[None]:
     """Turns errors of code that uses the user's arguments into `UserError`s."""
     try:
         yield

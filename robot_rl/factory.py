@@ -20,23 +20,23 @@ _NO_SIMULATION = (
 )
 
 
-def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteEnv:
-    """One environment of a task in robosuite, by its configuration or by its name in `configs/task/`.
+def make_env(task: TaskConfig | str, *, observe_all: bool = False) -> TaskEnv:
+    """One environment of a task, by its configuration or by its name in `configs/task/`.
 
     `observe_all` also keeps raw observations that are not part of the task's state.
     """
     config = load_group("task", task, TaskConfig) if isinstance(task, str) else task
+    if simulator := simulator_of(config.env):
+        return ExternalEnv(simulator, config, observe_all=observe_all)
+    return make_robosuite_env(config, observe_all=observe_all)
+
+
+def make_robosuite_env(task: TaskConfig | str, *, observe_all: bool = False) -> RobosuiteEnv:
+    """As `make_env`, for a task in robosuite."""
+    config = load_group("task", task, TaskConfig) if isinstance(task, str) else task
     if config.env == NO_SIMULATION:
         raise ValueError(_NO_SIMULATION.format(task=config.name))
     return RobosuiteEnv(config, observe_all=observe_all)
-
-
-def make_task_env(task: TaskConfig | str, *, observe_all: bool = False) -> TaskEnv:
-    """One environment of a task, as `make_env`, also of tasks that other simulators run in processes."""
-    config = load_group("task", task, TaskConfig) if isinstance(task, str) else task
-    if simulator := simulator_of(config.env):
-        return ExternalEnv(simulator, config, observe_all=observe_all)
-    return make_env(config, observe_all=observe_all)
 
 
 def make_vector_env(
@@ -50,7 +50,7 @@ def make_vector_env(
     """
     config = load_group("task", task, TaskConfig) if isinstance(task, str) else task
     if kind is RobosuiteEnv and simulator_of(config.env):
-        return ThreadVectorEnv([partial(make_task_env, config)] * num_envs)
+        return ThreadVectorEnv([partial(make_env, config)] * num_envs)
     make = partial(kind, config)
     first = make()
     if first.control or min(num_envs, os.cpu_count() or 1) == 1:

@@ -14,7 +14,7 @@ from robot_rl.envs.external.simulators import simulator_of
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.evaluation.initial_states import COUNTS, check_split, load_states
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from robot_rl.methods.registry import METHODS
 from robot_rl.policies.bases.imitation import ImitationPolicy
 from robot_rl.policies.registry import BASES
@@ -35,7 +35,7 @@ HERE = sorted(name for name, task in TASKS.items() if not simulator_of(task.env)
 
 @pytest.mark.parametrize("name", HERE)
 def test_every_task_builds_steps_and_has_its_initial_states(name: str) -> None:
-    env = make_env(name)
+    env = make_robosuite_env(name)
     assert env.control
     obs, _ = env.reset(seed=0)
     assert env.observation_space.contains(obs)
@@ -85,7 +85,7 @@ def test_every_base_policy_learns_and_samples(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def lift() -> Iterator[RobosuiteEnv]:
-    env = make_env("lift")
+    env = make_robosuite_env("lift")
     yield env
     env.close()
 

@@ -17,7 +17,7 @@ import pytest
 
 from robot_rl.cli.main import main
 from robot_rl.envs.experts import EXPERTS
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from robot_rl.hardware.plugins import VARIABLE
 from tests.conftest import SMALL_BASE, SMALL_RL, SMALL_VLA
 from tests.robot_rl.policy_server.openpi_client import make_openpi_client
@@ -250,7 +250,7 @@ def test_own_task(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "hover: 2 episodes from hover.safetensors" in said
     assert (here / "runs" / "hover_residual_chunk_s0" / "eval" / "summary.json").is_file()
     assert (here / "sim_assets" / "initial_states" / "Wipe.safetensors").is_file()
-    env = make_env("hover")
+    env = make_robosuite_env("hover")
     assert "hand_to_goal" in env.task.state_keys
     observed = env.reset(seed=1)[0]["state"][-3:]
     np.testing.assert_allclose(observed, env.raw["hand_to_goal"], rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Creates all ZMQ sockets, with every option set before bind or connect: ZMQ ignores later ones silently.
+"""Creates the sockets of the robot protocol, with every option set before bind or connect, as ZMQ requires.
 
 No socket blocks on send or receive: callers poll with a time limit. Only `reconnect` may take up to 0.1 s.
 """

@@ -14,7 +14,7 @@ from robot_rl.bench.learners import ACTION, STATE, fill_replay
 from robot_rl.bench.timing import milliseconds, take_turns
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.task import TaskConfig
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from robot_rl.imagination.config import StateModelConfig
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.imagination import Imagination
@@ -104,7 +104,7 @@ def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> Imagin
 
 def _save_base(directory: Path) -> None:
     """Save an untrained base policy for Lift, which is as fast as a trained one."""
-    env = make_env("lift")
+    env = make_robosuite_env("lift")
     policy = FlowPolicy(FlowConfig(), env.observation_spec.state_size, len(env.action_spec))
     save_policy(policy, directory, {"environment": env.describe()})
     env.close()

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from robot_rl.data.replay import SOURCES, Replay
+from robot_rl.data.replay_buffer import SOURCES, ReplayBuffer
 from robot_rl.envs.action import ActionDim
 from robot_rl.learning.config import BASE_FEATURES, OffPolicyConfig
 from robot_rl.learning.learner import ReplayLearner
@@ -96,12 +96,12 @@ def make_off_policy(config: OffPolicyConfig, device: torch.device, seed: int, *,
     agent = method.build_agent(context)
     learner = method.build_learner(agent, context)
     fields = replay_fields(method.replay_content, context, IMAGE_SIZE)
-    replay = Replay(config.replay_capacity, 1, ACTION, fields, device)
+    replay = ReplayBuffer(config.replay_capacity, 1, ACTION, fields, device)
     fill_replay(replay, np.random.default_rng(seed))
     return RandomData(learner, MixedSampler(config, replay, None, method.window(context.base), seed))
 
 
-def fill_replay(replay: Replay, rng: np.random.Generator) -> None:
+def fill_replay(replay: ReplayBuffer, rng: np.random.Generator) -> None:
     """Fill a replay with random transitions."""
     streams = np.arange(replay.streams)
     for step in range(replay.rows):

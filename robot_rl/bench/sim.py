@@ -21,7 +21,7 @@ from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import ThreadVectorEnv
 from robot_rl.errors import nearest
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 
 _ROUND = 200
 """Control steps between resets."""
@@ -324,7 +324,7 @@ def measure_threads(counts: list[int], seconds: float, seed: int) -> dict[int, f
     The same environments take the same steps with every number of threads, in turns. With all cores in use,
     other processes slow a round down, and the median would measure that.
     """
-    envs = [make_env(_THREADS_TASK) for _ in range(_PER_THREAD * max(counts))]
+    envs = [make_robosuite_env(_THREADS_TASK) for _ in range(_PER_THREAD * max(counts))]
     vectors = {n: ThreadVectorEnv([_returning(env) for env in envs], threads=n) for n in counts}
     vectors[1].reset(seed=seed)
     states = vectors[1].get_states()

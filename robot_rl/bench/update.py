@@ -33,7 +33,7 @@ import torch
 
 from robot_rl.bench.learners import ACTION, ROWS, STATE, fill_replay, make_off_policy, small_options
 from robot_rl.bench.timing import Action, take_turns
-from robot_rl.data.replay import Replay
+from robot_rl.data.replay_buffer import ReplayBuffer
 from robot_rl.learning.critics import Critics
 from robot_rl.learning.sampling import MixedSampler, Window
 from robot_rl.learning.soft_actor import SACConfig, SACLearner
@@ -202,7 +202,7 @@ def _ours(size: Size, device: torch.device, seed: int) -> Action:
     actor = GaussianActor(STATE, ACTION, config.hidden, layer_norm=False)
     critics = Critics(config, ObservationEncoder(EncoderSpec(STATE)), ACTION)
     learner = SACLearner(config, critics, actor, ACTION, device, seed)
-    replay = Replay(ROWS, 1, ACTION, {"state": ((STATE,), torch.float32)}, device)
+    replay = ReplayBuffer(ROWS, 1, ACTION, {"state": ((STATE,), torch.float32)}, device)
     fill_replay(replay, np.random.default_rng(seed))
     sampler = MixedSampler(config, replay, None, Window(), seed)
     return lambda: learner.update(sampler.sample(0))

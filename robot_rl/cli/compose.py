@@ -23,7 +23,7 @@ from robot_rl.assets import asset_path
 from robot_rl.cli.command import Command, Draft
 from robot_rl.cli.overrides import override, split_arguments, unknown_choice
 from robot_rl.cli.user_files import ALONE, NO_FILE, check_file, find_file, own_files
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ def compose(command: Command, arguments: Sequence[str] = ()) -> Any:
             raise UserError(f"{option.key} is required: add {option.key}=…  ({option.meaning})")
     try:
         OmegaConf.resolve(made.values)
-        with mistakes():
+        with as_user_errors():
             config = OmegaConf.to_object(made.values)
             _check_numbers(OmegaConf.to_container(made.values))
             _check_sizes(config)
@@ -67,7 +67,7 @@ def checked(command: Command, arguments: Sequence[str]) -> Any:
 def check_options(command: Command, config: Any) -> None:
     """Raises UserError if a command would refuse options that do not go together, or what they name."""
     if command.check:
-        with mistakes():
+        with as_user_errors():
             command.check(config)
 
 
@@ -111,7 +111,7 @@ def load_group(group: str, choice: str, schema: type[T]) -> T:
         raise unknown_choice(
             group, choice, sorted({p.stem for p in folder.glob("*.yaml")} | {*own_files(group)})
         )
-    with mistakes():
+    with as_user_errors():
         values = OmegaConf.create(check_file(group, path, schema))
         return cast(T, OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), values)))
 

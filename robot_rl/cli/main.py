@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robot_rl import __version__
-from robot_rl.errors import UserError, mistakes, nearest, report, trace_crashes
+from robot_rl.errors import UserError, as_user_errors, nearest, report, trace_crashes
 from robot_rl.graphics import choose_backend
 from robot_rl.hardware.plugins import load_plugins
 
@@ -142,7 +142,7 @@ def _dispatch(arguments: list[str]) -> None:
     plugins, rest = _split_plugins(rest)
     multirun = not _MULTIRUN.isdisjoint(rest)
     rest = [argument for argument in rest if argument not in _MULTIRUN]
-    with mistakes():
+    with as_user_errors():
         load_plugins(plugins)
     command = load_command(name)
     if asks_help:

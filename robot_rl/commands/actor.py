@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from robot_rl.cli.signals import stop_on_signal
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.endpoints import parse
@@ -83,7 +83,7 @@ def run(config: Config) -> None:
     with ExitStack() as resources:
         stop = resources.enter_context(stop_on_signal())
         try:
-            with mistakes():
+            with as_user_errors():
                 device = choose_device(config.device)
                 address = parse(config.learner)
                 spool = resources.enter_context(locked_spool(Path(config.spool), stop))

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from robot_rl.bench.data import DataFigures, FormatFigures, measure_data
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.machine import describe_machine
 from robot_rl.saved_policies.loading import choose_device
 
@@ -42,7 +42,7 @@ def run(config: Config) -> None:
     if config.disk is not None and not Path(config.disk).is_dir():
         raise UserError(f"disk={config.disk}: there is no such folder")
     with tempfile.TemporaryDirectory(dir=config.disk) as folder:
-        with mistakes():
+        with as_user_errors():
             device = choose_device(config.device)
         height, width = config.image_size
         figures = measure_data(Path(folder), height, width, config.seconds, device)

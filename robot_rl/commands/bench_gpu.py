@@ -21,7 +21,7 @@ from robot_rl.bench.image_run import measure_image_run
 from robot_rl.bench.learners import off_policy_methods
 from robot_rl.bench.update import Size, measure_method, measure_sac
 from robot_rl.cli.progress import progress
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.files.durable import make_folder, write_file
 from robot_rl.learning.config import BASE_FEATURES
 from robot_rl.machine import describe_machine, describe_versions, keep_freed_memory
@@ -50,7 +50,7 @@ def run(config: Config) -> None:
             "there is no CUDA GPU here, or torch is built without CUDA: nothing was checked; device=cpu "
             "tries the command out"
         )
-    with mistakes():
+    with as_user_errors():
         device = choose_device(config.device)
     keep_freed_memory()
     end = time.monotonic() + _LIMIT_S

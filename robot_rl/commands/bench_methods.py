@@ -14,7 +14,7 @@ from robot_rl.bench.methods.results import read_result
 from robot_rl.bench.methods.runner import Runner
 from robot_rl.cli.progress import progress
 from robot_rl.cli.signals import stop_on_signal
-from robot_rl.errors import mistakes
+from robot_rl.errors import as_user_errors
 from robot_rl.evaluation.initial_states import TEST, check_split
 from robot_rl.launchers import make_launcher
 from robot_rl.launchers.lock import lock_folder
@@ -53,7 +53,7 @@ class Config:
 
 def run(config: Config) -> None:
     results = Path(config.results)
-    with mistakes():
+    with as_user_errors():
         if config.launcher == "local":
             # The machines of a cluster may have a GPU where this one has none.
             choose_device(config.device)

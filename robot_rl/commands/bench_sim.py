@@ -18,7 +18,7 @@ from rich.table import Table
 
 from robot_rl.bench.sim import SIZE, TaskSpeed, check_tasks, measure_task, measure_threads, thread_counts
 from robot_rl.cli.progress import progress
-from robot_rl.errors import mistakes
+from robot_rl.errors import as_user_errors
 from robot_rl.graphics import try_backend
 from robot_rl.machine import describe_machine, describe_versions
 
@@ -45,7 +45,7 @@ class Config:
 
 
 def run(config: Config) -> None:
-    with mistakes():
+    with as_user_errors():
         check_tasks(config.tasks)
     machine = {**describe_machine(), "versions": describe_versions()}
     trial = try_backend(os.environ.get("MUJOCO_GL", ""))

@@ -11,7 +11,7 @@ from robot_rl.bench.methods.page import content, write_page
 from robot_rl.bench.methods.plots import write_plots
 from robot_rl.bench.methods.protocol import read_protocols
 from robot_rl.bench.methods.results import Row, read_rows
-from robot_rl.errors import mistakes
+from robot_rl.errors import as_user_errors
 from robot_rl.evaluation.initial_states import TEST, VALIDATION
 
 SHIPPED = (
@@ -39,7 +39,7 @@ class Config:
 
 def run(config: Config) -> None:
     page = Path(config.out)
-    with mistakes():
+    with as_user_errors():
         tables = [rows for folder in config.protocols for rows in _tables(Path(folder), Path(config.results))]
         figures = [write_plots(rows, Path(config.plots)) for rows in tables]
         # Relative to the page, as linked from it.

@@ -17,7 +17,7 @@ from rich.table import Table
 from robot_rl.bench.learners import off_policy_methods
 from robot_rl.bench.update import Size, UpdateSpeed, measure_method, measure_sac, sb3_missing
 from robot_rl.cli.progress import progress
-from robot_rl.errors import mistakes
+from robot_rl.errors import as_user_errors
 from robot_rl.learning.config import BASE_FEATURES
 from robot_rl.machine import describe_machine, keep_freed_memory
 from robot_rl.policies.nets.encoder import ENCODERS
@@ -66,7 +66,7 @@ class Config:
 
 def run(config: Config) -> None:
     keep_freed_memory()
-    with mistakes():
+    with as_user_errors():
         device = choose_device(config.device)
     torch.set_num_threads(config.threads)
     sizes = [Size(width, count, config.batch_size) for width in config.widths for count in config.num_critics]

@@ -18,7 +18,7 @@ from robot_rl.data.expert_episodes import ExpertOptions
 from robot_rl.data.simulated_episodes import CollectorOptions, SimulatedEpisode
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.task import TaskConfig
-from robot_rl.errors import mistakes
+from robot_rl.errors import as_user_errors
 from robot_rl.launchers.lock import lock
 from robot_rl.workers.config import SimulationsConfig
 
@@ -67,7 +67,7 @@ class Config:
 
 def run(config: Config) -> None:
     with ExitStack() as closing:
-        with mistakes():
+        with as_user_errors():
             options = _options(config)
             collector = options.collector()
             closing.callback(collector.close)

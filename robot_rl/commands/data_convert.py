@@ -13,7 +13,7 @@ from typing import Any
 from robot_rl.cli.progress import progress
 from robot_rl.data.formats.convert import FORMATS, IMAGES, ConvertRequest, convert
 from robot_rl.envs.task import TaskConfig
-from robot_rl.errors import mistakes
+from robot_rl.errors import as_user_errors
 
 GROUPS = {"task": {"*": TaskConfig}}
 
@@ -45,7 +45,7 @@ class Config:
 
 
 def run(config: Config) -> None:
-    with mistakes():
+    with as_user_errors():
         request = ConvertRequest(
             Path(config.dataset),
             Path(config.out),

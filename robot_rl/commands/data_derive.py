@@ -17,8 +17,8 @@ from robot_rl.cli.progress import progress
 from robot_rl.data.raw.derive import RATE, DeriveConfig, check_rate, derive
 from robot_rl.envs.scene_state import SCENE, SceneState
 from robot_rl.envs.task import TaskConfig, without_cameras
-from robot_rl.errors import mistakes
-from robot_rl.factory import make_env
+from robot_rl.errors import as_user_errors
+from robot_rl.factory import make_robosuite_env
 from robot_rl.hardware.recording.episode import DamagedEpisode
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.records import OUTCOMES, Header
@@ -70,7 +70,7 @@ class Config:
 
 
 def run(config: Config) -> None:
-    with mistakes():
+    with as_user_errors():
         raw = RawDataset(Path(config.raw))
         total = len(raw.episodes)
         with progress(total, "derive", "episodes") as show, ExitStack() as ended:
@@ -97,12 +97,12 @@ def derive_config(config: Config, raw: RawDataset, ended: ExitStack) -> DeriveCo
     environment, rate, rebuild = None, config.rate or RATE, None
     if config.task is not None:
         task = _with_recorded_cameras(config.task, config.cameras, raw)
-        env = make_env(task)
+        env = make_robosuite_env(task)
         environment, rate = env.describe(), float(task.control_freq)
         env.close()
         if any(SCENE in header.spec.sensors for header in _headers(raw)):
             # Without cameras: states need no rendering.
-            env = make_env(without_cameras(task), observe_all=True)
+            env = make_robosuite_env(without_cameras(task), observe_all=True)
             ended.callback(env.close)
             rebuild = SceneState(env).rebuild
     cameras = config.cameras

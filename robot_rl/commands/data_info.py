@@ -10,7 +10,7 @@ from pathlib import Path
 from omegaconf import MISSING
 
 from robot_rl.data.summary import lines_of
-from robot_rl.errors import mistakes
+from robot_rl.errors import as_user_errors
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Config:
 
 
 def run(config: Config) -> None:
-    with mistakes():
+    with as_user_errors():
         lines = lines_of(Path(config.dataset))
     if config.json:
         print(json.dumps({line.name: line.text for line in lines}))

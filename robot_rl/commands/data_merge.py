@@ -15,7 +15,7 @@ from robot_rl.data.merge import (
     check_mergeable,
     rewrite,
 )
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.files.durable import atomic_outputs
 
 
@@ -35,7 +35,7 @@ class Config:
 
 
 def run(config: Config) -> None:
-    with mistakes():
+    with as_user_errors():
         if len(config.datasets) < 2:
             raise UserError(f"datasets={config.datasets}: name at least two, datasets=[a.zarr,b.zarr]")
         datasets = [Dataset(Path(path)) for path in config.datasets]

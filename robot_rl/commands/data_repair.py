@@ -9,7 +9,7 @@ from pathlib import Path
 
 from omegaconf import MISSING
 
-from robot_rl.errors import mistakes
+from robot_rl.errors import as_user_errors
 from robot_rl.hardware.recording.raw import RawDataset, RawWriter
 
 
@@ -20,7 +20,7 @@ class Config:
 
 
 def run(config: Config) -> None:
-    with mistakes():
+    with as_user_errors():
         raw = RawDataset(Path(config.raw))
         with RawWriter(Path(config.raw)) as writer:
             repaired, left = writer.repair()

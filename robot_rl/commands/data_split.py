@@ -14,7 +14,7 @@ from robot_rl.cli.progress import Progress, progress
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_notes import notes_of, outcome_of, source_names, steps_by_source
 from robot_rl.data.merge import Part, rewrite
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.files.durable import atomic_outputs
 
 
@@ -48,7 +48,7 @@ class Config:
 
 
 def run(config: Config) -> None:
-    with mistakes():
+    with as_user_errors():
         dataset = Dataset(Path(config.dataset))
         first = select_episodes(dataset, config)
         others = sorted(set(range(dataset.num_episodes)) - set(first))

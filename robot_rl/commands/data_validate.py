@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from robot_rl.data.kinds import NAMES, kind_of
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Config:
 
 def run(config: Config) -> None:
     path = Path(config.dataset)
-    with mistakes():
+    with as_user_errors():
         kind = kind_of(path)
         if config.replay and kind != "dataset":
             raise UserError(

@@ -15,7 +15,7 @@ from robot_rl.data.kinds import how_to_convert, kind_of
 from robot_rl.data.raw.derive import RATE, DeriveConfig, check_rate, derive
 from robot_rl.data.summary import dataset_lines, raw_lines
 from robot_rl.data.view.page import write_page
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.files.durable import atomic_outputs
 from robot_rl.hardware.recording.raw import RawDataset
 from robot_rl.hardware.recording.records import OUTCOMES
@@ -41,7 +41,7 @@ class Config:
 def run(config: Config) -> None:
     path = Path(config.dataset).absolute()
     out = Path(config.out) if config.out else path.with_name(f"{path.stem}.html")
-    with mistakes():
+    with as_user_errors():
         if out.is_dir():
             raise UserError(f"out={out} is a folder; name a file")
         kind = kind_of(path)

@@ -23,7 +23,7 @@ from robot_rl.cli.signals import stop_on_signal
 from robot_rl.envs.action import repeated_in_hold, spec_from_list
 from robot_rl.envs.instruction import INSTRUCTION
 from robot_rl.envs.real_arm import asked_instruction
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.hardware.cameras.reader import camera_reader
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
@@ -35,6 +35,7 @@ from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from robot_rl.hardware.teleop.device import DeviceError
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
+from robot_rl.hil.config import SCRIPTED
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.async_runner import execute_asynchronously
 from robot_rl.policies.asynchronous import AsyncOptions
@@ -76,9 +77,6 @@ from robot_rl.saved_policies.loading import (
 
 if TYPE_CHECKING:
     from robot_rl.robot.operators.scripted import ScriptedOperator
-
-SCRIPTED = "scripted"
-"""Operator that is a program."""
 
 _TIMEOUT = 5.0
 """s to wait for an answer before the connection counts as lost."""
@@ -173,7 +171,7 @@ def run(config: Config) -> None:
     # One observation through a small network: more threads do not help.
     torch.set_num_threads(1)
     with ExitStack() as ended:
-        with mistakes(), _answers(config.robot):
+        with as_user_errors(), _answers(config.robot):
             controller, outcomes = _prepare(config, ended)
         if config.turns_with:
             print(f"it takes turns with {config.turns_with}", flush=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from robot_rl.errors import mistakes
+from robot_rl.errors import as_user_errors
 from robot_rl.robot.checks.installation import Check, all_checks
 
 
@@ -32,7 +32,7 @@ def run(config: Config) -> None:
     """Print a line per check; the exit code is 1 if a check failed."""
     # robosuite warns about optional parts that are not used here, and sets its own level when imported.
     logging.getLogger("robosuite_logs").addFilter(lambda record: record.levelno >= logging.ERROR)
-    with mistakes():
+    with as_user_errors():
         faults = show(_checks(config))
     if faults:
         raise SystemExit(1)

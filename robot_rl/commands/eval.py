@@ -23,7 +23,7 @@ from robot_rl.envs.disturbances import DISTURBANCES, check_disturbances
 from robot_rl.envs.disturbed_env import DisturbedEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import TaskVectorEnv
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.evaluation.evaluate import (
     Motion,
     Outcome,
@@ -143,7 +143,7 @@ def run(config: Config) -> None:
     split = check_split(config.split)
     policy = Path(config.policy)
     with ExitStack() as closing:
-        with mistakes():
+        with as_user_errors():
             device = choose_device(config.device)
             saved = saved_policies(policy) if config.saved else []
             facts = check_frozen(policy, current_code()) if split == TEST else {}
@@ -265,7 +265,7 @@ class _Evaluation:
             count = config.episodes if at is saved[-1][1] else config.curve_episodes or config.episodes
             states = initial.states[:count]
             target = record_path(out, at)
-            with mistakes():
+            with as_user_errors():
                 networks, _ = load_networks(path, device)
                 record = read_record(target)
             how = {

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.security import load_own_keys
@@ -43,7 +43,7 @@ class Config:
 
 
 def run(config: Config) -> None:
-    with ExitStack() as ended, mistakes():
+    with ExitStack() as ended, as_user_errors():
         # Loaded first, so that damaged files are not exported.
         _, meta = load_networks(config.policy)
         classifier = load_classifier(config.success) if config.success else None

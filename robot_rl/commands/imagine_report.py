@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from robot_rl.errors import mistakes
+from robot_rl.errors import as_user_errors
 from robot_rl.report.imagination_page import write_imagination_report
 
 
@@ -16,6 +16,6 @@ class Config:
 
 
 def run(config: Config) -> None:
-    with mistakes():
+    with as_user_errors():
         page = write_imagination_report(Path(config.run), videos=config.videos)
     print(f"report: {page}")

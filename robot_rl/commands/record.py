@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from robot_rl.cli.signals import stop_on_signal
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.hardware.protocol.endpoints import default_address, parse
 from robot_rl.hardware.recording.recorder import RecorderError
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
@@ -54,7 +54,7 @@ class Config:
 
 def run(config: Config) -> None:
     with ExitStack() as ended:
-        with mistakes():
+        with as_user_errors():
             parse(config.address)
             if config.seconds is None and not sys.stdin.isatty():
                 raise UserError(

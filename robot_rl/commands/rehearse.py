@@ -14,7 +14,7 @@ from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
 from robot_rl.cli.signals import interrupted_by_signal
 from robot_rl.envs.task import TaskConfig
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.rehearsal.day import Day, Plan
 from robot_rl.rehearsal.event_log import EventLog
 from robot_rl.rehearsal.report import make_report, write_report
@@ -32,7 +32,7 @@ class Config(Plan):
 
 def run(config: Config) -> None:
     home = Path(config.runs_dir) / config.name
-    with mistakes():
+    with as_user_errors():
         task = _task(config.task)
         content = asdict(config)
         check_run(home, content)

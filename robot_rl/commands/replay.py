@@ -15,7 +15,7 @@ from robot_rl.cli.signals import stop_on_signal
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.playback import play, playback_env
 from robot_rl.data.replay_on_robot import approach_seconds, motion_of, report_lines, retrace
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import RobotError
 from robot_rl.hardware.protocol.messages import Mode
@@ -48,7 +48,7 @@ class Config:
 
 
 def run(config: Config) -> None:
-    with mistakes():
+    with as_user_errors():
         dataset = Dataset(Path(config.dataset))
         if not 0 <= config.episode < dataset.num_episodes:
             has = f"0 to {dataset.num_episodes - 1}" if dataset.num_episodes else "none"
@@ -60,7 +60,7 @@ def run(config: Config) -> None:
 
 
 def _in_simulation(config: Config, dataset: Dataset) -> None:
-    with mistakes():
+    with as_user_errors():
         env = playback_env(dataset, config.accept)
         rows = dataset.episodes[config.episode]
         with progress(rows.stop - rows.start, "replay", "steps") as show:
@@ -77,7 +77,7 @@ def _in_simulation(config: Config, dataset: Dataset) -> None:
 
 def _on_robot(config: Config, address: str, dataset: Dataset) -> None:
     with ExitStack() as ended:
-        with mistakes():
+        with as_user_errors():
             keys = load_own_keys(config.keys)
             robot = RobotClient(address, "replay", "policy", keys=keys, insecure=config.insecure, timeout=5.0)
             try:

@@ -7,7 +7,7 @@ of a classifier, its error rates.
 from dataclasses import dataclass
 from pathlib import Path
 
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.evaluation.videos import shown_episode, write_videos
 from robot_rl.report import write_report
 from robot_rl.report.inputs import is_evaluated
@@ -24,7 +24,7 @@ class Config:
 
 def run(config: Config) -> None:
     directory = Path(config.run)
-    with mistakes():
+    with as_user_errors():
         check_is_run(directory)
         evaluated = is_evaluated(directory)
         if evaluated and not (directory / "eval" / "episodes.csv").is_file():

@@ -14,7 +14,7 @@ from typing import Any
 
 from robot_rl.cli.signals import handled
 from robot_rl.envs.task import TaskConfig
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.hardware.core.core import CoreSettings
 from robot_rl.hardware.drivers.driver import DriverError
 from robot_rl.hardware.protocol.clock_sync import boot_id
@@ -107,7 +107,7 @@ def run(config: Config) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP."""
     status = StatusPrinter()
     with ExitStack() as ended:
-        with mistakes():
+        with as_user_errors():
             server = _build(config, status.show, ended)
         _serve(config, server, status)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from omegaconf import MISSING
 
-from robot_rl.errors import mistakes
+from robot_rl.errors import as_user_errors
 from robot_rl.hardware.protocol.security import make_client_keys
 
 
@@ -20,6 +20,6 @@ class Config:
 
 
 def run(config: Config) -> None:
-    with mistakes():
+    with as_user_errors():
         path = make_client_keys(Path(config.keys), config.name, config.role)  # type: ignore[arg-type]
     print(f"{path}: move it to the client's machine; a running server accepts it after a restart")

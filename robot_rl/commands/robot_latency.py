@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from robot_rl.cli.signals import interrupted_by_signal
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.files.durable import write_file
 from robot_rl.hardware.client import RobotClient, RobotError
 from robot_rl.hardware.latency.delays import Figures, measure, table
@@ -49,7 +49,7 @@ class Config:
 
 
 def run(config: Config) -> None:
-    with mistakes():
+    with as_user_errors():
         keys = load_own_keys(config.keys)
         robot = RobotClient(config.address, "latency", "policy", keys=keys, insecure=config.insecure)
         try:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import torch
 
 from robot_rl.cli.signals import stop_on_signal
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.hardware.teleop.web.settings import is_loopback
 from robot_rl.policies.asynchronous import SYNCHRONOUS
 from robot_rl.policy_client.connection import TOKEN
@@ -60,7 +60,7 @@ class Config:
 def run(config: Config) -> None:
     torch.set_num_threads(config.threads)
     with ExitStack() as stack:
-        with mistakes():
+        with as_user_errors():
             listen = _listen(config)
             inference, process = _policy(config)
             if process:

@@ -14,7 +14,7 @@ from typing import Any
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.failure_cases import write_cases
 from robot_rl.envs.task import TaskConfig
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.evaluation.initial_states import (
     COUNTS,
     check_split,
@@ -25,7 +25,7 @@ from robot_rl.evaluation.initial_states import (
     split_path,
     split_seeds,
 )
-from robot_rl.factory import make_task_env
+from robot_rl.factory import make_env
 from robot_rl.files.durable import make_folder
 
 GROUPS = {"task": {"*": TaskConfig}}
@@ -55,7 +55,7 @@ def run(config: Config) -> None:
 
 def _write_states(config: Config) -> None:
     """Save simulator states."""
-    with mistakes():
+    with as_user_errors():
         split = check_split(config.split)
         count = COUNTS[split] if config.count is None else config.count
         if count < 1:
@@ -67,7 +67,7 @@ def _write_states(config: Config) -> None:
             raise UserError(
                 "data=… gives as many states as it has failures: add out=…, leave out count and split"
             )
-        env = make_task_env(config.task)
+        env = make_env(config.task)
         if config.data:
             dataset = Dataset(Path(config.data))
             states, environment = failed_starts(dataset, env), describe_for(dataset.environment, env)
@@ -87,7 +87,7 @@ def _write_images(config: Config) -> None:
         raise UserError("give task=…, or data=… and out=… for images of a dataset's failures")
     if config.count is not None or config.split != Config.split:
         raise UserError("without task=… all failures of data=… are used: leave out count and split")
-    with mistakes():
+    with as_user_errors():
         episodes = write_cases(Dataset(Path(config.data)), Path(config.out))
     for case, episode in enumerate(episodes):
         print(f"case {case}: episode {episode}")

@@ -16,7 +16,7 @@ from typing import Any
 from robot_rl.cli.signals import Stop, stop_on_signal
 from robot_rl.envs.instruction import INSTRUCTION, encode_instruction
 from robot_rl.envs.task import TaskConfig
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import MonotonicClock
 from robot_rl.hardware.connection import RobotError
@@ -94,7 +94,7 @@ class Config:
 
 def run(config: Config) -> None:
     with ExitStack() as ended:
-        with mistakes(), _startup_errors():
+        with as_user_errors(), _startup_errors():
             address = config.address or default_address()
             if config.task is not None:
                 address = ended.enter_context(simulated_server(config.task))

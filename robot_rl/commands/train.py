@@ -24,7 +24,7 @@ from robot_rl.envs.external.process import EnvironmentLost
 from robot_rl.envs.robot_task import RobotTask, RobotTaskConfig
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import TaskVectorEnv
-from robot_rl.errors import ServerLost, UserError, mistakes
+from robot_rl.errors import ServerLost, UserError, as_user_errors
 from robot_rl.evaluation.policy_snapshots import keep_policy
 from robot_rl.factory import make_vector_env
 from robot_rl.hil.learner import train_hil
@@ -72,7 +72,7 @@ def run(config: Config) -> None:
     code = current_code()  # now, since the checkout may change during the run
     clock = TrainingClock()
     with ExitStack() as closing:
-        with mistakes():
+        with as_user_errors():
             processes, device = _start(config, closing)
             content = resolved(config)
             check_run(directory, content)

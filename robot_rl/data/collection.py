@@ -1,4 +1,4 @@
-"""Form of what a dataset says of how it was collected."""
+"""The metadata of a dataset that say how it was collected, typed."""
 
 from typing import Any, TypedDict
 

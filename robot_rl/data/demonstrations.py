@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.episode_notes import exemplary_steps
-from robot_rl.data.replay import FREE, SOURCES, Fields, Replay, SwitchCost
+from robot_rl.data.replay_buffer import FREE, SOURCES, Fields, ReplayBuffer, SwitchCost
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.async_runner import AsyncRunner, execute_asynchronously
 from robot_rl.policies.asynchronous import SYNCHRONOUS, AsyncOptions
@@ -28,7 +28,7 @@ def demonstrations_to_replay(
     switch: SwitchCost = FREE,
     execution: AsyncOptions = SYNCHRONOUS,
     instructions: Sequence[str] = (),
-) -> Replay:
+) -> ReplayBuffer:
     """Fill a replay with the successful episodes of a dataset and the base policy's actions along them.
 
     With `instructions`, those of the task, only episodes of these: the reward of another one would be wrong.
@@ -65,7 +65,7 @@ def demonstrations_to_replay(
     starts = np.array([rows.start for rows in episodes])
     # One stream per episode, so that the base runs on all episodes as one batch.
     longest = int(lengths.max())
-    replay = Replay(longest * len(episodes), len(episodes), action.shape[1], fields, device, switch)
+    replay = ReplayBuffer(longest * len(episodes), len(episodes), action.shape[1], fields, device, switch)
     for t in range(longest):
         slots = np.flatnonzero(lengths > t)
         now = starts[slots] + t

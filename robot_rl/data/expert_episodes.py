@@ -12,7 +12,7 @@ from robot_rl.envs.experts.expert import Expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.task_env import TaskEnv
-from robot_rl.factory import make_task_env
+from robot_rl.factory import make_env
 from robot_rl.rollout import episode_seed
 
 
@@ -44,7 +44,7 @@ class ExpertCollector:
             ValueError: if the task has no expert, or takes other actions than it.
         """
         self._options = options
-        self.env = make_task_env(options.task, observe_all=True)
+        self.env = make_env(options.task, observe_all=True)
         expert = self._expert(np.random.default_rng(0))
         self.env.reset(seed=0)
         expert.reset(self.env.sim)

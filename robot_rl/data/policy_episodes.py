@@ -23,7 +23,7 @@ from robot_rl.data.simulated_episodes import SimulatedEpisode, record_episode
 from robot_rl.envs.action import repeated_in_hold
 from robot_rl.envs.observation import Observation
 from robot_rl.envs.task import TaskConfig
-from robot_rl.factory import make_task_env
+from robot_rl.factory import make_env
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.async_runner import execute_asynchronously
 from robot_rl.policies.asynchronous import AsyncOptions
@@ -101,7 +101,7 @@ class PolicyCollector:
                 instruction, or cannot be executed as in its training.
         """
         self._options, networks = options, options.networks
-        self.env = make_task_env(options.task, observe_all=True)
+        self.env = make_env(options.task, observe_all=True)
         # Instructions tell scenes apart, in which one policy can act.
         accept = OF_A_SCENE if base_of(networks).spec.instruction else ()
         trained_in, what = options.meta["environment"], f"policy {options.path}"

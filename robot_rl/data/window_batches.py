@@ -15,7 +15,7 @@ from robot_rl.data.dataset import Windows
 from robot_rl.data.frames import FrameFiles
 from robot_rl.envs.instruction import INSTRUCTION
 from robot_rl.envs.observation import IMAGE_PREFIX
-from robot_rl.errors import mistakes
+from robot_rl.errors import as_user_errors
 
 
 class WindowBatches:
@@ -131,7 +131,7 @@ class _ImageReader:
 
     def next(self) -> dict[str, Tensor]:
         """Images [b, To, H, W, 3] of the oldest request. Raises UserError if a file is damaged."""
-        with mistakes():
+        with as_user_errors():
             return self._requests.popleft().result()
 
     def _read(self, rows: NDArray[np.int64]) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from robot_rl.envs.renderer import overview
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.evaluation.evaluate import Outcome, read_outcomes
 from robot_rl.evaluation.initial_states import load_states
-from robot_rl.factory import make_env, task_of
+from robot_rl.factory import make_robosuite_env, task_of
 from robot_rl.files.durable import write_file
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.async_runner import execute_asynchronously
@@ -51,7 +51,7 @@ def write_videos(run: Path) -> list[Path]:
         raise ValueError(f"videos are not drawn of tasks in {simulator.name}'s own process: add videos=false")
     episode, seed = _shown_episode(read_outcomes(run / "eval" / "episodes.csv"))
     written = []
-    with closing(make_env(task)) as env:
+    with closing(make_robosuite_env(task)) as env:
         initial = load_states(env)
         for name, candidate in candidates.items():
             policy = acting_policy(candidate, 1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from robot_rl.data.replay import SOURCES
+from robot_rl.data.replay_buffer import SOURCES
 from robot_rl.hil.intervention_stats import InterventionStats
 from robot_rl.hil.link.messages import End, Step
 from robot_rl.hil.replay_rows import to_row

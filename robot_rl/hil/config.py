@@ -99,6 +99,8 @@ class HilConfig:
                 "hil.correct_classifier=true is for an operator who corrects a classifier: give "
                 "hil.success=…, and a device or scripted as hil.operator"
             )
+        if self.first and not self.turns_with:
+            raise ValueError("hil.first=true is for clients that take turns: give hil.turns_with=…")
         if self.turns_with == self.name:
             raise ValueError(
                 f"hil.turns_with={self.name} is the name of this client: choose another hil.name=…"

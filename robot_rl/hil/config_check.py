@@ -1,18 +1,17 @@
 """Checks the options of `hil=on` against the method."""
 
 from pathlib import Path
-from typing import Any
 
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.security import list_clients
+from robot_rl.hil.actor_check import check_actor
 from robot_rl.hil.config import HilConfig
-from robot_rl.hil.operator_check import check_operator
 from robot_rl.learning.config import DECISIONS, ChunkConfig, OffPolicyConfig
 from robot_rl.methods.method import OffPolicyMethod
-from robot_rl.methods.registry import METHODS
+from robot_rl.methods.registry import METHODS, MethodConfig
 
 
-def check_hil_config(config: HilConfig, method: Any) -> None:
+def check_hil_config(config: HilConfig, method: MethodConfig) -> None:
     """Raises ValueError if the options contradict each other or the method."""
     if not isinstance(method, OffPolicyConfig):
         raise ValueError(
@@ -29,7 +28,7 @@ def check_hil_config(config: HilConfig, method: Any) -> None:
             f"{counts} counts the steps of one acting policy, and an actor may be replaced: leave it out "
             "with hil=on"
         )
-    check_operator(config)
+    check_actor(config)
     if method.num_envs != config.actors:
         raise ValueError(
             f"method.num_envs={method.num_envs}: an operator watches one arm; "

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from robot_rl.errors import UserError, mistakes
+from robot_rl.errors import UserError, as_user_errors
 from robot_rl.hardware.clock import MS, MonotonicClock
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.security import load_server_keys
@@ -305,7 +305,7 @@ class HilTraining:
 
     def _make_server(self, folder: Path) -> LearnerServer:
         config = self._config
-        with mistakes():
+        with as_user_errors():
             address = parse(config.link or f"ipc://{folder / 'link'}")
             keys = load_server_keys(Path(config.keys)) if config.keys else None
             names = config.actor_names

@@ -26,13 +26,13 @@ from robot_rl.hardware.protocol.security import ClientKeys, load_own_keys
 from robot_rl.hardware.teleop.motion import Speed
 from robot_rl.hardware.teleop.operator_display import OperatorDisplay
 from robot_rl.hil.actor import Actor
+from robot_rl.hil.actor_check import check_actor
 from robot_rl.hil.actor_environment import SimActorEnvironment
 from robot_rl.hil.actor_job import ActorJob, unpack_job, unpack_policy
 from robot_rl.hil.classifier_updates import ClassifierUpdates, current_classifier
 from robot_rl.hil.config import NO_OPERATOR, SCRIPTED, HilConfig
 from robot_rl.hil.link.client import LearnerClient
 from robot_rl.hil.link.messages import Welcome
-from robot_rl.hil.operator_check import check_operator
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.async_runner import execute_asynchronously
 from robot_rl.policies.chunk_request import compute_at_once, compute_in_a_thread
@@ -41,7 +41,7 @@ from robot_rl.policies.finetuned.finetuned_policy import FinetunedPolicy
 from robot_rl.robot.deploy.controller import warm_up
 from robot_rl.robot.deploy.deployment import check_robot_fits
 from robot_rl.robot.deploy.judge import ClassifierOrPerson, success_judge
-from robot_rl.robot.deploy.resets import RESETS, WaitUntilReady, default_reset, make_reset, ready_on_enter
+from robot_rl.robot.deploy.resets import WaitUntilReady, default_reset, make_reset, ready_on_enter
 from robot_rl.robot.deploy.terminal import open_terminal_keys
 from robot_rl.robot.deploy.turns import Turns
 from robot_rl.robot.operators.operator import NoOperator, Operator
@@ -88,7 +88,7 @@ def make_actor(
     """
     job = unpack_job(welcome.job)
     job = replace(job, hil=replace(job.hil, **own))
-    check_operator(job.hil)
+    check_actor(job.hil)
     unpack_policy(welcome.files, folder)
     networks, meta = load_networks(folder, device)
     if not isinstance(networks, FinetunedPolicy):
@@ -221,8 +221,6 @@ class _EnvironmentBuilder:
         config, environment = self.job.hil, self.envs.describe()
         check_robot_fits(robot.spec, robot.lease_ms, environment)
         reset = config.reset or default_reset(robot.spec)
-        if reset not in RESETS:
-            raise ValueError(f"hil.reset={reset}: choose {', '.join(RESETS)}")
         prepare = make_reset(reset, robot, self._ready(person) if reset == "operator" else None, self.stop)
         period, keys = 1 / self.job.task.control_freq, self.display.keys
         reader = camera_reader(robot, address, self.job.task.cameras, period, keys, False)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robot_rl.data.replay import SOURCES, Replay
+from robot_rl.data.replay_buffer import SOURCES, ReplayBuffer
 from robot_rl.errors import UserError
 from robot_rl.hardware.protocol.codec import ProtocolError
 from robot_rl.hardware.protocol.large_messages import Array, unpack
@@ -27,7 +27,7 @@ class Row:
     """Action of the policy, in the same shape."""
 
 
-def to_row(record: Step | End, replay: Replay) -> Row:
+def to_row(record: Step | End, replay: ReplayBuffer) -> Row:
     """Convert a record to a row of the replay.
 
     Raises:
@@ -45,7 +45,7 @@ def to_row(record: Step | End, replay: Replay) -> Row:
         raise UserError(f"a record of the actor does not fit this run ({error}): update the actor") from error
 
 
-def _fields(arrays: Mapping[str, Array], replay: Replay) -> dict[str, NDArray[Any]]:
+def _fields(arrays: Mapping[str, Array], replay: ReplayBuffer) -> dict[str, NDArray[Any]]:
     expected = replay.fields
     if arrays.keys() != expected.keys():
         raise ValueError(f"fields {', '.join(sorted(arrays))} instead of {', '.join(sorted(expected))}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robot_rl.data.replay import FREE, Batch, SwitchCost
+from robot_rl.data.replay_buffer import FREE, Batch, SwitchCost
 from robot_rl.imagination.layout import Layout
 from robot_rl.imagination.values import BaseSampler
 from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
@@ -144,7 +144,7 @@ class Branches:
         rows: list[Batch] = []
         first: Batch | None = None
         for depth, most in enumerate(limits.uncertainty):
-            chunk = learner.plan(self.layout.observation(now.frames), samples, generator)
+            chunk = learner.exploration_chunks(self.layout.observation(now.frames), samples, generator)
             prediction = model.step(now, chunk, member)
             outcome = judge(prediction, limits.success)
             uncertainty = limits.uncertainty_of(prediction.disagreement)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robot_rl.data.replay import Batch
+from robot_rl.data.replay_buffer import Batch
 from robot_rl.imagination.branches import Branches, Limits, Returns
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.episodes import (

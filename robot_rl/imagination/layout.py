@@ -1,4 +1,4 @@
-"""What the vectors that a world model predicts consist of: a state and, of images, the base's features."""
+"""Layout of the vectors that a world model predicts: the state, then the base's features of images."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ A saved policy has no model to plan with.
 import torch
 from torch import Tensor
 
-from robot_rl.data.replay import Replay
+from robot_rl.data.replay_buffer import ReplayBuffer
 from robot_rl.imagination.branches import judge
 from robot_rl.imagination.episodes import Episode, Steps
 from robot_rl.imagination.imagination import Imagination
@@ -24,7 +24,7 @@ from robot_rl.policies.chunk_runner import ChunkRunner, latest_frame
 class Planner:
     """Scores candidate chunks; a `RankCandidates`."""
 
-    def __init__(self, imagination: Imagination, replay: Replay, runner: ChunkRunner) -> None:
+    def __init__(self, imagination: Imagination, replay: ReplayBuffer, runner: ChunkRunner) -> None:
         """Build the planner.
 
         Args:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from robot_rl.data.replay import Batch
+from robot_rl.data.replay_buffer import Batch
 from robot_rl.imagination.layout import Layout
 from robot_rl.learning.augmentation import augment_images
 from robot_rl.learning.critics import gradient_step

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from robot_rl.data.replay import Batch
+from robot_rl.data.replay_buffer import Batch
 from robot_rl.policies.nets.encoder import FEATURES
 from robot_rl.policies.nets.vision import MAX_SHIFT, shift_images
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from robot_rl.data.replay import Batch
+from robot_rl.data.replay_buffer import Batch
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.policies.nets.critic import EnsembleCritic, ValueCodec, ValueSpec
 from robot_rl.policies.nets.encoder import ObservationBatch, ObservationEncoder

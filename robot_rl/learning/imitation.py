@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robot_rl.data.replay import Batch
+from robot_rl.data.replay_buffer import Batch
 from robot_rl.learning.critics import gradient_step, polyak_update
 from robot_rl.learning.learner import SavedParts
 from robot_rl.learning.off_policy import base_observation

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from robot_rl.data.replay import Batch
+from robot_rl.data.replay_buffer import Batch
 from robot_rl.policies.bases.base_policy import Chunk
 from robot_rl.policies.nets.encoder import ObservationBatch
 
@@ -86,7 +86,9 @@ class ChunkLearner(ReplayLearner, Protocol):
     `base_samples` are samples of the base at the observations: actions [B, N, h, A], noise [B, N, Hn, Dn].
     """
 
-    def plan(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+    def exploration_chunks(
+        self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator
+    ) -> Tensor:
         """Chunks [B, h, A] that the policy executes while it explores."""
         ...
 

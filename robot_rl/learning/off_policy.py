@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robot_rl.data.replay import Batch
+from robot_rl.data.replay_buffer import Batch
 from robot_rl.learning.augmentation import augment_images
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.critics import Critics, gradient_step, polyak_update

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from robot_rl.data.replay import Batch, Replay
+from robot_rl.data.replay_buffer import Batch, ReplayBuffer
 from robot_rl.learning.config import OffPolicyConfig
 
 
 @dataclass(frozen=True)
 class Window:
-    """Windows that a method learns from; see `Replay.sample`."""
+    """Windows that a method learns from; see `ReplayBuffer.sample`."""
 
     chunk: int = 0
     """Steps of the action chunk in a window; 0 for none."""
@@ -30,7 +30,12 @@ class MixedSampler:
     """Samples the batches of one run from online and prior data; `state_dict` holds its generator."""
 
     def __init__(
-        self, config: OffPolicyConfig, online: Replay, demos: Replay | None, window: Window, seed: int
+        self,
+        config: OffPolicyConfig,
+        online: ReplayBuffer,
+        demos: ReplayBuffer | None,
+        window: Window,
+        seed: int,
     ) -> None:
         """Raises ValueError if `n_step` is shorter than the window's chunk."""
         self.n_step = config.n_step or window.steps or window.chunk

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from robot_rl.data.replay import Batch
+from robot_rl.data.replay_buffer import Batch
 from robot_rl.learning.config import AGGREGATIONS, OffPolicyConfig
 from robot_rl.learning.critics import Critics, aggregate, clipped_gradients
 from robot_rl.learning.learner import SavedParts

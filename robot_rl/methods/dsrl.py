@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from robot_rl.data.replay import Batch
+from robot_rl.data.replay_buffer import Batch
 from robot_rl.learning.config import check_not_negative
 from robot_rl.learning.critics import Critics
 from robot_rl.learning.sampling import Window

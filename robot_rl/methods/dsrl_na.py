@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robot_rl.data.replay import Batch
+from robot_rl.data.replay_buffer import Batch
 from robot_rl.learning.config import BASE_FEATURES, ChunkConfig, check_counts, check_not_negative
 from robot_rl.learning.critics import Critics, aggregate, gradient_step, polyak_update
 from robot_rl.learning.imitation import bc_loss
@@ -121,7 +121,9 @@ class DSRLNALearner(OffPolicyLearner):
         return self._next_value(obs, generator)[0]
 
     @torch.no_grad()
-    def plan(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+    def exploration_chunks(
+        self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator
+    ) -> Tensor:
         """Chunks [B, h, A] that the policy executes while it explores."""
         networks = self.networks
         noise = torch.randn(len(obs["state"]), networks.chosen_size, generator=generator).to(self.device)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from robot_rl.data.replay import Batch
+from robot_rl.data.replay_buffer import Batch
 from robot_rl.learning.candidates import CandidatesConfig, candidate_target_values
 from robot_rl.learning.config import BASE_FEATURES, check_not_negative, check_scales
 from robot_rl.learning.critics import Critics, aggregate, gradient_step
@@ -129,7 +129,9 @@ class ExpoLearner(OffPolicyLearner):
         return values.amax((1, 2)) if self.warmed_up else values[:, 0].mean(1)
 
     @torch.no_grad()
-    def plan(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+    def exploration_chunks(
+        self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator
+    ) -> Tensor:
         """Chunks [B, h, A] that the policy executes while it explores."""
         count = base_samples.actions.shape[:2].numel()
         noise = torch.randn(count, self.soft.size, generator=generator).to(self.device)

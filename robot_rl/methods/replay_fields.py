@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from robot_rl.data.replay import Fields
+from robot_rl.data.replay_buffer import Fields
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.methods.method import AgentContext, ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy

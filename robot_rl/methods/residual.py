@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robot_rl.data.replay import Batch
+from robot_rl.data.replay_buffer import Batch
 from robot_rl.learning.config import OffPolicyConfig, check_not_negative, check_scales
 from robot_rl.learning.critics import Critics
 from robot_rl.learning.off_policy import DeterministicActorLearner, observation
@@ -95,7 +95,9 @@ class ResidualLearner(DeterministicActorLearner):
         return self.critics.target_value(features, action, self.critics.sample_subset(generator))
 
     @torch.no_grad()
-    def plan(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+    def exploration_chunks(
+        self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator
+    ) -> Tensor:
         """Actions [B, 1, A] that the policy executes while it explores."""
         base = base_samples.actions[:, 0, 0]
         residual = self.actor(self.networks.encoder(obs), base)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robot_rl.data.replay import Batch
+from robot_rl.data.replay_buffer import Batch
 from robot_rl.learning.candidates import CandidatesConfig, candidate_target_values
 from robot_rl.learning.config import check_not_negative, check_scales
 from robot_rl.learning.critics import Critics
@@ -95,7 +95,9 @@ class ResidualChunkLearner(DeterministicActorLearner):
         return values.amax(1) if backup == "max" else values.mean(1)
 
     @torch.no_grad()
-    def plan(self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator) -> Tensor:
+    def exploration_chunks(
+        self, obs: ObservationBatch, base_samples: Chunk, generator: torch.Generator
+    ) -> Tensor:
         """Chunks [B, h, A] that the policy executes while it explores."""
         networks, features = self.networks, self.networks.encoder(obs)
         chunks = networks.candidates(features, base_samples)

@@ -1,4 +1,4 @@
-"""A LeRobot policy behind `robot-rl serve`: as of a stock openpi server, its actions have to be declared.
+"""Client of a LeRobot policy behind `robot-rl serve`; its actions have to be declared in the options.
 
 In addition it takes batches, several observation steps, and noise if its actions depend on that alone.
 """

@@ -202,7 +202,7 @@ class PolicyInference:
                 for query, count in zip(queries, counts, strict=True)
                 for generator in [self._generator_of(query)] * count
             ]
-            chosen = _finite(self.policy.plan(obs, generators)).cpu().split(counts)
+            chosen = _finite(self.policy.choose_chunks(obs, generators)).cpu().split(counts)
             return [_reply(query, actions=own) for query, own in zip(queries, chosen, strict=True)]
         noise = actions = None
         samples = queries[0].samples

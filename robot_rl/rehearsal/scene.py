@@ -10,7 +10,7 @@ import numpy as np
 from robot_rl.envs.experts.expert import Expert, hand
 from robot_rl.envs.surroundings import Visitor
 from robot_rl.envs.task import TaskConfig, without_cameras
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 
 _AT_HOME: Final = 0.02
 """Largest distance of the hand from its home, m."""
@@ -28,7 +28,7 @@ class Scene:
     """The scene as robosuite's environment, set from what is seen and never stepped."""
 
     def __init__(self, task: TaskConfig, room: Path) -> None:
-        self._env = make_env(without_cameras(task))
+        self._env = make_robosuite_env(without_cameras(task))
         self._env.reset(seed=0)
         self._visitor = Visitor(room)
         self.sim = self._env.sim

@@ -14,7 +14,7 @@ from robot_rl.envs.renderer import EnvCameraRenderer, overview
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.shown_state import ShownState
 from robot_rl.envs.task import TaskConfig
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from robot_rl.imagination.episodes import Episode, Steps
 from robot_rl.imagination.world_model import WorldModel, situation
 from robot_rl.report.imagination_data import ImaginationData
@@ -37,7 +37,7 @@ def imagination_videos(data: ImaginationData) -> tuple[list[Video], str]:
         return [], "The model is in another process, so nothing is imagined for this page."
     with ExitStack() as closing:
         try:
-            env = make_env(TaskConfig(**data.config["task"]))
+            env = make_robosuite_env(TaskConfig(**data.config["task"]))
             closing.callback(env.close)
             env.reset(seed=0)
         except (KeyError, TypeError, ValueError) as error:

@@ -4,7 +4,7 @@ import sys
 from functools import partial
 from itertools import accumulate
 
-from robot_rl.data.replay import Replay
+from robot_rl.data.replay_buffer import ReplayBuffer
 from robot_rl.envs.robot_task import RobotTask
 from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.imagination.branches import Returns
@@ -33,7 +33,7 @@ def build_imagination(
     learner: ReplayLearner,
     context: AgentContext,
     envs: TaskVectorEnv | RobotTask,
-    demos: Replay | None,
+    demos: ReplayBuffer | None,
     accept: tuple[str, ...] = (),
 ) -> Imagination:
     """A world model and what uses it.

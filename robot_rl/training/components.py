@@ -19,9 +19,9 @@ from robot_rl.data.compatibility import (
     check_same_environment,
 )
 from robot_rl.data.dataset import Dataset
-from robot_rl.data.decision_replay import DecisionReplay
+from robot_rl.data.decision_replay_buffer import DecisionReplayBuffer
 from robot_rl.data.demonstrations import demonstration_rows, demonstrations_to_replay
-from robot_rl.data.replay import Fields, Replay
+from robot_rl.data.replay_buffer import Fields, ReplayBuffer
 from robot_rl.envs.action import repeated_in_hold
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.envs.robot_task import RobotTask
@@ -89,7 +89,7 @@ class OffPolicyComponents:
 
     envs: TaskVectorEnv | RobotTask
     agent: Agent
-    replay: Replay
+    replay: ReplayBuffer
     sampler: MixedSampler
     learner: ReplayLearner
     imagination: Imagination | None = None
@@ -182,7 +182,7 @@ def build_off_policy(
     normalize_states(agent.networks.encoder, context.base, demos)
     learner = method.build_learner(agent, context)
     features_of = fingerprint(context.base) if context.encoder.features else ""
-    kind = DecisionReplay if method.replay_content.decisions_only else Replay
+    kind = DecisionReplayBuffer if method.replay_content.decisions_only else ReplayBuffer
     replay = kind(
         rows,
         config.num_envs,
@@ -216,7 +216,9 @@ def _close_model(imagination: Imagination) -> None:
         imagination.model.close()
 
 
-def normalize_states(encoder: ObservationEncoder, base: BasePolicy, demos: Replay | None = None) -> None:
+def normalize_states(
+    encoder: ObservationEncoder, base: BasePolicy, demos: ReplayBuffer | None = None
+) -> None:
     """Fit the standardisation of states to the demonstrations or, without any, to the base's training data.
 
     Without demonstrations states are not scaled around a base that says nothing of its data (`base=uniform`,

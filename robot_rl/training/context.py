@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from robot_rl.data.compatibility import OF_A_SCENE, check_same_environment
-from robot_rl.data.replay import SwitchCost
+from robot_rl.data.replay_buffer import SwitchCost
 from robot_rl.envs.action import ActionSpec
 from robot_rl.envs.robot_task import RobotTask
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import TaskVectorEnv
-from robot_rl.factory import make_task_env, make_vector_env
+from robot_rl.factory import make_env, make_vector_env
 from robot_rl.learning.config import BASE_FEATURES, STATE_ALONE
 from robot_rl.learning.distributed import Processes
 from robot_rl.methods.method import AgentContext, AgentMethod
@@ -60,7 +60,7 @@ class RunInputs:
 
     def describe(self) -> dict[str, Any]:
         """Description of the task's environment, of which one is built for it."""
-        env = self.robot or make_task_env(self.task)
+        env = self.robot or make_env(self.task)
         environment = env.describe()
         env.close()
         return environment

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robot_rl.cli.progress import ProgressReporter
-from robot_rl.errors import ServerLost, mistakes
+from robot_rl.errors import ServerLost, as_user_errors
 from robot_rl.files.durable import restore_replaced
 from robot_rl.runs import list_checkpoints
 from robot_rl.training.checkpoint import load_checkpoint, save_checkpoint
@@ -110,7 +110,7 @@ def restore_run(run: Run, base: str = "") -> dict[str, Any] | None:
         restore_replaced(run.checkpoints)
     found = list_checkpoints(run.checkpoints)
     state = None
-    with mistakes():
+    with as_user_errors():
         if found:
             state = load_checkpoint(found[-1])
             _check_base(state, base)

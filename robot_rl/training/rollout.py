@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from robot_rl.data.decision_replay import NO_DECISION
+from robot_rl.data.decision_replay_buffer import NO_DECISION
 from robot_rl.envs.observation import Observation
 from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.errors import ServerLost

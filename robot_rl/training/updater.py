@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from robot_rl.data.replay import SOURCES, Batch
-from robot_rl.errors import ServerLost, mistakes
+from robot_rl.data.replay_buffer import SOURCES, Batch
+from robot_rl.errors import ServerLost, as_user_errors
 from robot_rl.files.durable import write_file
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.learning.config import OffPolicyConfig
@@ -188,7 +188,7 @@ class Updater:
         self.pending, self.metrics = state["owed"], state["metrics"]
         self._made, self._queries = state["queries"]
         self.learner.load_state_dict(state["learner"])
-        with mistakes():
+        with as_user_errors():
             self.replay.load_state_dict(state["replay"])
             if self.imagination:
                 self.imagination.load_state_dict(state["imagination"])

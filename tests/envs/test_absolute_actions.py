@@ -12,14 +12,14 @@ from robot_rl.envs.action import REACH, matrix_to_rotation_6d, one_step, rotatio
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
-from robot_rl.factory import make_env, task_of
+from robot_rl.factory import make_robosuite_env, task_of
 
 LIFT = load_group("task", "lift", TaskConfig)
 
 
 @pytest.fixture(scope="module")
 def posing() -> Iterator[RobosuiteEnv]:
-    env = make_env(replace(LIFT, input_type="absolute"))
+    env = make_robosuite_env(replace(LIFT, input_type="absolute"))
     yield env
     env.close()
 
@@ -53,7 +53,7 @@ def test_rotations_go_to_axes_and_back() -> None:
 def test_poses_of_deltas_do_what_the_deltas_do(posing: RobosuiteEnv) -> None:
     """The expert solves Lift by poses in the same way, to the rounding of float32."""
     assert posing.poses
-    moving = make_env(LIFT)
+    moving = make_robosuite_env(LIFT)
     moving.reset(seed=1)
     posing.reset(seed=1)
     expert = make_expert("Lift", noise=0.1, skill=1.0, rng=np.random.default_rng(0))
@@ -91,7 +91,7 @@ def test_commands_come_back_from_actions_also_from_the_worlds_frame(posing: Robo
 
 
 def test_commands_of_positions_alone_come_back_too() -> None:
-    env = make_env(replace(LIFT, controller="OSC_POSITION", input_type="absolute"))
+    env = make_robosuite_env(replace(LIFT, controller="OSC_POSITION", input_type="absolute"))
     assert env.poses
     env.reset(seed=0)
     commands = np.array([[0.3, 0.1, 0.2, 1.0], [0.2, -0.1, 0.3, -1.0]])

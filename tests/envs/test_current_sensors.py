@@ -6,7 +6,7 @@ from scipy.spatial.transform import Rotation
 
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.evaluation.initial_states import load_states
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from tests.envs.earlier_states import OBJECTS, as_saved_earlier
 
 TASKS = ("can", "square")
@@ -25,7 +25,7 @@ def difference(env: RobosuiteEnv, state: np.ndarray) -> float:
 @pytest.mark.parametrize("task", TASKS)
 def test_an_objects_pose_in_the_hands_frame_is_that_of_its_observed_pose(task: str) -> None:
     """robosuite 1.5 computes it from the object's pose one step before, and from none after a reset."""
-    env, rng = make_env(task), np.random.default_rng(0)
+    env, rng = make_robosuite_env(task), np.random.default_rng(0)
     try:
         seen = [env.reset(seed=0)[0]]
         seen += [env.step(rng.uniform(-1, 1, 7).astype(np.float32))[0] for _ in range(30)]
@@ -38,7 +38,7 @@ def test_an_objects_pose_in_the_hands_frame_is_that_of_its_observed_pose(task: s
 @pytest.mark.parametrize("task", TASKS)
 def test_so_it_is_at_starts_that_earlier_versions_have_saved(task: str) -> None:
     """They hold a pose of 0 in the hand's frame."""
-    env = make_env(task)
+    env = make_robosuite_env(task)
     try:
         states, _ = load_states(env).states[:1], env.reset(seed=0)
         earlier = as_saved_earlier(env, states)

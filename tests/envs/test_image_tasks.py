@@ -16,7 +16,7 @@ from robot_rl.data.demonstrations import demonstrations_to_replay
 from robot_rl.envs.external.simulators import simulator_of
 from robot_rl.envs.task import TaskConfig
 from robot_rl.errors import UserError
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from robot_rl.methods.method import AgentContext, ReplayContent
 from robot_rl.methods.replay_fields import replay_fields
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
@@ -41,7 +41,7 @@ def test_tasks_of_the_goals_have_an_image_variant() -> None:
 def test_state_is_what_a_robot_measures(name: str) -> None:
     task = IMAGE_TASKS[name]
     assert all(MEASURED.fullmatch(key) for key in task.state_keys)
-    env = make_env(replace(task, image_size=SIZE))
+    env = make_robosuite_env(replace(task, image_size=SIZE))
     obs, _ = env.reset(seed=0)
     images = {f"images.{camera}" for camera in task.cameras}
     assert obs.keys() - {"instruction"} == {"state", *images}

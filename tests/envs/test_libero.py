@@ -17,7 +17,7 @@ from robot_rl.envs.external.simulators import simulator_of
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.task_env import TaskEnv
 from robot_rl.evaluation.initial_states import load_states
-from robot_rl.factory import make_task_env
+from robot_rl.factory import make_env
 from tests.conftest import RunCommand
 
 SUITES = ("libero_object", "libero_spatial", "libero_goal", "libero_10")
@@ -38,7 +38,7 @@ def task(suite: str, **changes: object) -> TaskConfig:
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[TaskEnv]:
-    with closing(make_task_env(task("libero_object", image_size=[32, 48], instructions=[SOUP, MILK]))) as env:
+    with closing(make_env(task("libero_object", image_size=[32, 48], instructions=[SOUP, MILK]))) as env:
         yield env
 
 
@@ -89,7 +89,7 @@ def test_images_are_upright_and_only_drawn_where_they_are_wanted(env: TaskEnv) -
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_a_suite_has_ten_instructions_and_shipped_states_of_them(suite: str) -> None:
-    with closing(make_task_env(task(suite, cameras=[]))) as env:
+    with closing(make_env(task(suite, cameras=[]))) as env:
         assert len(set(env.task.instructions)) == 10
         states = load_states(env).states
         assert len(states) == 100
@@ -97,7 +97,7 @@ def test_a_suite_has_ten_instructions_and_shipped_states_of_them(suite: str) -> 
         assert np.array_equal(env.get_state(), states[-1])
         assert not env.step(np.zeros(7, np.float32))[2]
         chosen = env.task.instructions[:1]
-    with closing(make_task_env(task(suite, cameras=[], instructions=chosen))) as env:
+    with closing(make_env(task(suite, cameras=[], instructions=chosen))) as env:
         assert 0 < len(load_states(env).states) < 100
         with pytest.raises(ValueError, match="not asked for"):
             env.set_state(next(state for state in states if state[0] != 0))
@@ -106,7 +106,7 @@ def test_a_suite_has_ten_instructions_and_shipped_states_of_them(suite: str) -> 
 @pytest.mark.parametrize("suite", ["libero_object", "libero_spatial"])
 def test_the_expert_solves_its_suite(suite: str) -> None:
     solved = 0
-    with closing(make_task_env(task(suite, cameras=[]), observe_all=True)) as env:
+    with closing(make_env(task(suite, cameras=[]), observe_all=True)) as env:
         for seed in range(5):
             env.reset(seed=seed)
             expert = make_expert(suite, noise=0.1, skill=1.0, rng=np.random.default_rng(seed))

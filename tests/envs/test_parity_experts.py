@@ -15,7 +15,7 @@ from robot_rl.envs import simstate
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 
 OBJECTS = {"lift": "cube", "can": "Can", "square": "SquareNut", "stack": "cubeA", "door": "Door"}
 """What each task's fingers must hold: the beginning of its geoms' names."""
@@ -85,7 +85,7 @@ def observed(raw: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 )
 def test_expert_episode_is_robosuites_to_the_bit(name: str) -> None:
     task = replace(load_group("task", name, TaskConfig), env_args={"reward_shaping": True})
-    ours: RobosuiteEnv = make_env(task, observe_all=True)
+    ours: RobosuiteEnv = make_robosuite_env(task, observe_all=True)
     assert ours.control
     stock = stock_env(task)
     assert type(stock).step is stock.step.__func__ is robosuite.environments.base.MujocoEnv.step

@@ -8,7 +8,7 @@ import robosuite
 
 from robot_rl.envs.playback_start import ModelXml
 from robot_rl.envs.robosuite_env import RobosuiteEnv
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 
 
 def played_back(env: RobosuiteEnv, model: str, first: np.ndarray, actions: np.ndarray) -> np.ndarray:
@@ -41,7 +41,7 @@ def played_back(env: RobosuiteEnv, model: str, first: np.ndarray, actions: np.nd
     ],
 )
 def test_plain_robosuite_plays_an_episode_back_to_the_bit(task: str, within: float) -> None:
-    env = make_env(task)
+    env = make_robosuite_env(task)
     xml = ModelXml(env.sim)
     env.reset(seed=4)  # Door's resets move a body of the model: the XML has to be of the last one.
     env.reset(seed=5, options={"playback_start": True})
@@ -57,7 +57,7 @@ def test_plain_robosuite_plays_an_episode_back_to_the_bit(task: str, within: flo
 
 
 def test_the_start_is_that_of_the_seed_with_other_controllers_alone() -> None:
-    env = make_env("lift")
+    env = make_robosuite_env("lift")
     env.reset(seed=3)
     plain = env.sim.sim.get_state().flatten()
     state, _ = env.reset(seed=3, options={"playback_start": True})

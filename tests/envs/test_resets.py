@@ -31,7 +31,7 @@ from robot_rl.envs.experts import make_expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
 from robot_rl.evaluation.initial_states import load_states
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from tests.envs.test_parity_experts import CORRECTED, OBJECTS, pads_touch, stock_env
 
 TASKS = ["lift", *(pytest.param(name, marks=pytest.mark.full) for name in ("can", "square", "stack", "door"))]
@@ -54,7 +54,7 @@ PLACE = {"body_pos", "body_quat"}
 
 @pytest.fixture(scope="module")
 def ours(request: pytest.FixtureRequest) -> Iterator[RobosuiteEnv]:
-    env = make_env(request.param, observe_all=True)
+    env = make_robosuite_env(request.param, observe_all=True)
     yield env
     env.close()
 
@@ -141,7 +141,7 @@ def test_same_draws_place_the_same_to_the_bit(ours: RobosuiteEnv, stock: Any) ->
 def test_model_seed_fixes_the_size_of_lifts_cube() -> None:
     sizes = []
     for model_seed in (0, 0, 1):
-        env = make_env(replace(load_group("task", "lift", TaskConfig), model_seed=model_seed))
+        env = make_robosuite_env(replace(load_group("task", "lift", TaskConfig), model_seed=model_seed))
         sizes.append(cube_size(env.sim).copy())
         env.reset(seed=7)
         np.testing.assert_array_equal(cube_size(env.sim), sizes[-1])

@@ -12,7 +12,7 @@ from robot_rl.envs.action import spec_from_list
 from robot_rl.envs.experts import make_expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
-from robot_rl.factory import make_env, task_of
+from robot_rl.factory import make_robosuite_env, task_of
 
 TASKS = ["lift", "square", "door", *(pytest.param(name, marks=pytest.mark.full) for name in ("can", "stack"))]
 
@@ -28,8 +28,8 @@ def actions(count: int, seed: int = 0) -> np.ndarray:
 @pytest.fixture(scope="module", params=TASKS)
 def pair(request: pytest.FixtureRequest) -> Iterator[tuple[RobosuiteEnv, RobosuiteEnv]]:
     """Two environments of a task; the second is rebuilt from the description of the first."""
-    first = make_env(request.param)
-    second = make_env(task_of(json.loads(json.dumps(first.describe()))))
+    first = make_robosuite_env(request.param)
+    second = make_robosuite_env(task_of(json.loads(json.dumps(first.describe()))))
     yield first, second
     first.close()
     second.close()
@@ -42,7 +42,7 @@ def env(pair: tuple[RobosuiteEnv, RobosuiteEnv]) -> RobosuiteEnv:
 
 @pytest.fixture(scope="module")
 def lift() -> Iterator[RobosuiteEnv]:
-    env = make_env("lift")
+    env = make_robosuite_env("lift")
     yield env
     env.close()
 
@@ -159,7 +159,7 @@ def test_success_ends_the_episode_with_the_only_reward(lift: RobosuiteEnv) -> No
 def test_episode_is_truncated_at_the_horizon_and_not_before() -> None:
     task = load_group("task", "lift", TaskConfig)
     task.horizon = 4
-    env = make_env(task)
+    env = make_robosuite_env(task)
     for _ in range(2):  # the count begins again
         env.reset(seed=0)
         ends = [env.step(np.zeros(7))[2:4] for _ in range(4)]
@@ -170,7 +170,7 @@ def test_episode_is_truncated_at_the_horizon_and_not_before() -> None:
 def test_state_of_another_task_is_refused_and_nothing_changes(lift: RobosuiteEnv) -> None:
     lift.reset(seed=0)
     before = lift.get_state()
-    stack = make_env("stack")
+    stack = make_robosuite_env("stack")
     stack.reset(seed=0)
     with pytest.raises(ValueError, match="another task, robot, controller or version"):
         lift.set_state(stack.get_state())
@@ -185,7 +185,7 @@ def test_state_of_another_task_is_refused_and_nothing_changes(lift: RobosuiteEnv
 def test_difference_in_the_controller_is_seen(lift: RobosuiteEnv) -> None:
     task = load_group("task", "lift", TaskConfig)
     task.controller = "OSC_POSITION"
-    other = make_env(task)
+    other = make_robosuite_env(task)
     assert len(other.action_spec) == 4
     with pytest.raises(
         ValueError, match=r"action_spec was .*controller was OSC_POSE, here it is OSC_POSITION"
@@ -211,4 +211,4 @@ def test_difference_in_the_controller_is_seen(lift: RobosuiteEnv) -> None:
 )
 def test_task_that_robosuite_does_not_have_is_refused(change: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make_env(TaskConfig(**{**vars(load_group("task", "lift", TaskConfig)), **change}))
+        make_robosuite_env(TaskConfig(**{**vars(load_group("task", "lift", TaskConfig)), **change}))

@@ -5,7 +5,7 @@ import pytest
 
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.scene_state import SceneState
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 
 
 def physics(env: RobosuiteEnv) -> np.ndarray:
@@ -20,7 +20,7 @@ def physics(env: RobosuiteEnv) -> np.ndarray:
     ["lift", pytest.param("door", marks=pytest.mark.full), pytest.param("can", marks=pytest.mark.full)],
 )
 def test_a_full_state_is_rebuilt_from_the_scene(task: str) -> None:
-    env, other = make_env(task, observe_all=True), make_env(task, observe_all=True)
+    env, other = make_robosuite_env(task, observe_all=True), make_robosuite_env(task, observe_all=True)
     env.reset(seed=3)
     rng = np.random.default_rng(0)
     scenes, stood = [], []
@@ -40,7 +40,7 @@ def test_a_full_state_is_rebuilt_from_the_scene(task: str) -> None:
 
 
 def test_a_scene_of_another_model_is_refused() -> None:
-    env = make_env("lift")
+    env = make_robosuite_env("lift")
     with pytest.raises(ValueError, match="was recorded with another task, robot or version"):
         SceneState(env).rebuild(np.zeros((2, 5)))
     env.close()

@@ -9,12 +9,12 @@ from robot_rl.cli.compose import load_group
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.shown_state import ShownState
 from robot_rl.envs.task import TaskConfig
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 
 
 @pytest.fixture
 def env(request: pytest.FixtureRequest) -> Iterator[RobosuiteEnv]:
-    made = make_env(load_group("task", request.param, TaskConfig))
+    made = make_robosuite_env(load_group("task", request.param, TaskConfig))
     made.reset(seed=0)
     yield made
     made.close()

@@ -11,7 +11,7 @@ from robot_rl.cli.compose import load_group
 from robot_rl.envs.compiled import worker_pool
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import ThreadVectorEnv
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 
 HORIZON = 6
 NUM_ENVS = 3
@@ -21,7 +21,7 @@ NUM_ENVS = 3
 def vector() -> Iterator[ThreadVectorEnv]:
     task = load_group("task", "lift", TaskConfig)
     task.horizon = HORIZON
-    vector = ThreadVectorEnv([partial(make_env, task)] * NUM_ENVS)
+    vector = ThreadVectorEnv([partial(make_robosuite_env, task)] * NUM_ENVS)
     yield vector
     vector.close()
 
@@ -139,7 +139,7 @@ def test_wrong_number_of_environments_is_an_error(vector: ThreadVectorEnv, argum
 def test_without_semaphores_one_thread_steps_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_pool, "_init_semaphores", lambda queue, jobs: False)
     with pytest.warns(UserWarning, match="in one thread: this system has no unnamed semaphores"):
-        vector = ThreadVectorEnv([partial(make_env, "lift")] * 2, threads=2)
+        vector = ThreadVectorEnv([partial(make_robosuite_env, "lift")] * 2, threads=2)
     vector.reset(seed=0)
     vector.step(np.zeros((2, 7), np.float32))
     vector.close()

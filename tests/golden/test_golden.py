@@ -19,9 +19,9 @@ import torch
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
 from robot_rl.data.dataset import Dataset, make_windows
-from robot_rl.data.replay import SOURCES, Replay
+from robot_rl.data.replay_buffer import SOURCES, ReplayBuffer
 from robot_rl.evaluation.initial_states import load_states, split_seeds
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.sampling import MixedSampler, Window
 from robot_rl.rollout import episode_seed
@@ -43,7 +43,7 @@ def seeds() -> dict[str, Any]:
 
 def initial_states() -> dict[str, Any]:
     """Where the cube is after a reset with a seed, in m, and the saved lists of initial states."""
-    env = make_env("lift", observe_all=True)
+    env = make_robosuite_env("lift", observe_all=True)
     cubes = []
     for seed in (0, 1, episode_seed(0, "train", 0)):
         env.reset(seed=seed)
@@ -87,9 +87,9 @@ def derived_dataset() -> dict[str, Any]:
     }
 
 
-def filled_replay(streams: int = 2) -> Replay:
+def filled_replay(streams: int = 2) -> ReplayBuffer:
     """Episodes of 3 and 4 steps, terminated and truncated in turn, in rings of 10 rows."""
-    replay = Replay(10 * streams, streams, 1, {"state": ((1,), torch.float32)}, failure_weight=0.25)
+    replay = ReplayBuffer(10 * streams, streams, 1, {"state": ((1,), torch.float32)}, failure_weight=0.25)
     for stream in range(streams):
         one, count = np.array([stream]), 0
         for episode in range(4):

@@ -13,7 +13,7 @@ from robot_rl.envs.experts import make_expert
 from robot_rl.envs.experts.expert import Expert
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from robot_rl.policies.acting import ActingPolicy
 from robot_rl.policies.async_runner import execute_asynchronously
 from robot_rl.policies.asynchronous import AsyncOptions
@@ -54,7 +54,7 @@ class Foresight(BasePolicy):
 
 @pytest.mark.parametrize("mode", ["naive", "blend"])
 def test_with_the_exact_future_a_delay_changes_nothing(mode: str) -> None:
-    env = make_env(load_group("task", "lift", TaskConfig), observe_all=True)
+    env = make_robosuite_env(load_group("task", "lift", TaskConfig), observe_all=True)
     obs, _ = env.reset(seed=0)
     expert = make_expert(env.task.env, noise=0.0, skill=1.0, rng=np.random.default_rng(0))
     expert.reset(env.sim)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from robot_rl.errors import UserError, mistakes, report
+from robot_rl.errors import UserError, as_user_errors, report
 
 
 def raiser(error: BaseException, cause: BaseException | None = None):
@@ -28,12 +28,12 @@ def raiser(error: BaseException, cause: BaseException | None = None):
     ],
 )
 def test_mistakes_become_user_errors(error: Exception, message: str) -> None:
-    with pytest.raises(UserError, match=message), mistakes():
+    with pytest.raises(UserError, match=message), as_user_errors():
         raise error
 
 
 def test_faults_of_the_program_stay_what_they_are() -> None:
-    with pytest.raises(TypeError), mistakes():
+    with pytest.raises(TypeError), as_user_errors():
         raise TypeError("a fault")
     with pytest.raises(ValueError, match="not built from arguments"):
         report(raiser(ValueError("not built from arguments")))

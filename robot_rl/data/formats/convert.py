@@ -16,7 +16,7 @@ from robot_rl.data.merge import Part, rewrite
 from robot_rl.data.playback import playback_env
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig, without_cameras
-from robot_rl.factory import make_env, task_of
+from robot_rl.factory import make_robosuite_env, task_of
 from robot_rl.files.durable import atomic_outputs
 
 FORMATS: Final = ("dataset", "robomimic", "lerobot")
@@ -220,7 +220,7 @@ def _env_for(request: ConvertRequest, told: dict[str, Any]) -> RobosuiteEnv:
             "its states mean nothing here"
         )
     if request.task is not None:
-        return make_env(request.task, observe_all=True)
+        return make_robosuite_env(request.task, observe_all=True)
     from robot_rl.data.formats.robomimic.importer import input_type, robots_of
 
     env = str(told["env_name"])
@@ -232,7 +232,9 @@ def _env_for(request: ConvertRequest, told: dict[str, Any]) -> RobosuiteEnv:
             "give task=…"
         )
     task = _tasks()[found[0]] if found else TaskConfig(env=env)
-    return make_env(replace(task, input_type=input_type(told), robots=robots_of(told)), observe_all=True)
+    return make_robosuite_env(
+        replace(task, input_type=input_type(told), robots=robots_of(told)), observe_all=True
+    )
 
 
 def _tasks() -> dict[str, TaskConfig]:

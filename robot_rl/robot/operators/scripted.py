@@ -13,7 +13,7 @@ from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.robot_state import SUCCESS
 from robot_rl.envs.scene_state import SCENE, SceneState
 from robot_rl.envs.task import TaskConfig, without_cameras
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.protocol.messages import State
 from robot_rl.robot.operators.operator import OperatorInput, Outcome, Readiness, may_take_over
@@ -189,7 +189,7 @@ def mirror(task: TaskConfig, robot: RobotClient, resources: ExitStack) -> Callab
     Raises:
         ValueError: if the robot tells neither the scene nor the pose of an object.
     """
-    env = make_env(without_cameras(task))
+    env = make_robosuite_env(without_cameras(task))
     resources.callback(env.close)
     if SCENE not in robot.spec.sensors:
         return Mirror(env, lambda: robot.state(_TIMEOUT)).update

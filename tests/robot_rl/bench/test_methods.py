@@ -31,7 +31,7 @@ from robot_rl.data.dataset import Dataset
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.errors import UserError
 from robot_rl.evaluation.initial_states import Split, load_states
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from robot_rl.launchers.launcher import Stopped
 from robot_rl.launchers.local import LocalLauncher
 from robot_rl.policies.store import load_base, read_record
@@ -188,7 +188,7 @@ def test_shipped_results_used_the_initial_states_of_their_split() -> None:
     """Compared by the hash of the states, so that no result can be in the wrong folder."""
     splits: tuple[Split, ...] = ("validation", "test")
     for protocol in read_protocols(SHIPPED):
-        env = make_env(protocol.task)
+        env = make_robosuite_env(protocol.task)
         assert isinstance(env, RobosuiteEnv)
         lists = {split: load_states(env, split=split) for split in splits}
         known = {

@@ -8,7 +8,7 @@ import torch
 
 from robot_rl.data.dataset import Dataset
 from robot_rl.data.demonstrations import demonstration_rows, demonstrations_to_replay
-from robot_rl.data.replay import Fields
+from robot_rl.data.replay_buffer import Fields
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.methods.replay_fields import decision_shapes
 from robot_rl.policies.acting import ActingPolicy

@@ -22,7 +22,7 @@ from robot_rl.evaluation.initial_states import (
     save_states,
     split_seeds,
 )
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 
 ENVIRONMENT = {"task": "lift", "controller": "OSC_POSE"}
 
@@ -74,7 +74,7 @@ def test_the_list_of_a_task_is_also_the_one_of_absolute_actions() -> None:
     lift = load_group("task", "lift", TaskConfig)
     moved = []
     for task in (lift, replace(lift, input_type="absolute")):
-        env = make_env(task)
+        env = make_robosuite_env(task)
         states = load_states(env).states[:3]
         for state in states:
             env.reset(options={"state": state})
@@ -135,7 +135,7 @@ def test_splits_have_no_seed_in_common() -> None:
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_shipped_list_equals_resets_with_its_seeds(split: Split) -> None:
     """Up to rounding, since the last bits can differ between machines."""
-    lift = make_env("lift")
+    lift = make_robosuite_env("lift")
     shipped = load_states(lift, split=split)
     assert (shipped.split, len(shipped.states)) == (split, COUNTS[split])
     made = make_states(lift, split_seeds(split, 3))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from robot_rl.envs.robosuite_env import RobosuiteEnv
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from robot_rl.hil.actor_environment import SimActorEnvironment
 from robot_rl.robot.takeover import ControlState
 
@@ -16,7 +16,7 @@ PERIOD = 0.05
 
 @pytest.fixture(scope="module")
 def env() -> Iterator[RobosuiteEnv]:
-    created = make_env("lift")
+    created = make_robosuite_env("lift")
     yield created
     created.close()
 

@@ -20,7 +20,7 @@ def test_an_actor_imports_neither_learner_nor_replay(
 ) -> None:
     """Train with an actor in which these imports fail."""
     monkeypatch.setenv(VARIABLE, no_learner_in_actor.__name__)
-    assert "robot_rl.data.replay" in no_learner_in_actor.FORBIDDEN
+    assert "robot_rl.data.replay_buffer" in no_learner_in_actor.FORBIDDEN
     more = ("method.steps=40", "hil.lockstep=true", "task.horizon=15")
     robot_rl("train", *arguments(demonstrations, base_run, tmp_path, "run", *more))
     assert no_learner_in_actor.NOTE in capfd.readouterr().err

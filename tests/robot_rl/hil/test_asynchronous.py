@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from robot_rl.data.replay import SOURCES
+from robot_rl.data.replay_buffer import SOURCES
 from robot_rl.errors import UserError
 from robot_rl.hardware.plugins import VARIABLE
 from robot_rl.policy_server.inference import PolicyInference

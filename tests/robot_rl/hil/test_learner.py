@@ -11,7 +11,7 @@ import torch
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
 from robot_rl.commands import train
-from robot_rl.data.replay import Replay
+from robot_rl.data.replay_buffer import ReplayBuffer
 from robot_rl.hardware.protocol.large_messages import pack
 from robot_rl.hil.learner import HilTraining
 from robot_rl.hil.link.messages import PROTOCOL, End, Hello, Step, Welcome
@@ -53,14 +53,14 @@ def several(folder: Path, name: str = "l") -> tuple[str, str, str]:
     return "hil.actors=2", f"hil.link=ipc://{folder / name}", "method.replay_capacity=400"
 
 
-def fields(replay: Replay, value: float) -> dict:
+def fields(replay: ReplayBuffer, value: float) -> dict:
     return {
         name: pack(np.full(shape, value if name == "state" else 0, torch.zeros(0, dtype=dtype).numpy().dtype))
         for name, (shape, dtype) in replay.fields.items()
     }
 
 
-def step(replay: Replay, episode: int, index: int, value: float = 0.0) -> Step:
+def step(replay: ReplayBuffer, episode: int, index: int, value: float = 0.0) -> Step:
     action = pack(np.zeros(replay.data["action"].shape[1], np.float32))
     return Step(
         episode=episode,
@@ -75,12 +75,12 @@ def step(replay: Replay, episode: int, index: int, value: float = 0.0) -> Step:
     )
 
 
-def end(replay: Replay, episode: int, index: int, value: float = 0.0) -> End:
+def end(replay: ReplayBuffer, episode: int, index: int, value: float = 0.0) -> End:
     content = fields(replay, value)
     return End(episode=episode, index=index, fields=content, success=True, interrupted="", interventions=0)
 
 
-def replay_of(training: HilTraining) -> Replay:
+def replay_of(training: HilTraining) -> ReplayBuffer:
     updater: Updater = training._updater
     return updater.replay
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.data.replay import SOURCES, Fields, Replay
+from robot_rl.data.replay_buffer import SOURCES, Fields, ReplayBuffer
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.sampling import MixedSampler, Window
 
@@ -14,7 +14,7 @@ H = 4
 
 
 def add_episode(
-    replay: Replay, sources: str, *, first: int = 0, success: bool = True, close: bool = True
+    replay: ReplayBuffer, sources: str, *, first: int = 0, success: bool = True, close: bool = True
 ) -> None:
     """Add an episode with a letter per step: p(olicy), h(uman), - (handover). States count up."""
     names = {"p": "policy", "h": "human", "-": "handover"}
@@ -34,37 +34,37 @@ def add_episode(
         replay.close_episode(np.array([0]), success=success)
 
 
-def drawn(replay: Replay, **options: bool) -> set[int]:
+def drawn(replay: ReplayBuffer, **options: bool) -> set[int]:
     rng = np.random.default_rng(0)
     batch = replay.sample(400, n_step=1, gamma=0.9, rng=rng, **options)
     return {int(state) for state in batch["state"].flatten()}
 
 
-def successes(replay: Replay, n: int) -> str:
+def successes(replay: ReplayBuffer, n: int) -> str:
     return "".join("x" if value else "." for value in replay.held("success")[:n])
 
 
 def test_success_counts_for_the_persons_steps_and_the_policys_after_them() -> None:
-    replay = Replay(100, 1, 1, FIELDS)
+    replay = ReplayBuffer(100, 1, 1, FIELDS)
     add_episode(replay, "pppphhh--pp")
     assert successes(replay, 11) == "....xxx..xx"
 
 
 def test_only_the_persons_steps_are_imitated_before_a_second_intervention() -> None:
-    replay = Replay(100, 1, 1, FIELDS)
+    replay = ReplayBuffer(100, 1, 1, FIELDS)
     add_episode(replay, "pphh-pphh--p")
     assert successes(replay, 12) == "..xx...xx..x"
 
 
 def test_the_policys_steps_before_a_hold_are_not_imitated_either() -> None:
     """As when a person touches the device, but does not press the clutch."""
-    replay = Replay(100, 1, 1, FIELDS)
+    replay = ReplayBuffer(100, 1, 1, FIELDS)
     add_episode(replay, "pp--pp")
     assert successes(replay, 6) == "....xx"
 
 
 def test_a_chunk_is_imitated_up_to_the_first_step_that_is_not() -> None:
-    replay = Replay(100, 1, 1, FIELDS)
+    replay = ReplayBuffer(100, 1, 1, FIELDS)
     add_episode(replay, "pphhh--pppppp")
     batch = replay.sample(400, n_step=H, gamma=0.9, rng=np.random.default_rng(0), chunk=H)
     masks = {int(s): m.int().tolist() for s, m in zip(batch["state"], batch["chunk_mask"], strict=True)}
@@ -78,13 +78,13 @@ def test_a_chunk_is_imitated_up_to_the_first_step_that_is_not() -> None:
 
 @pytest.mark.parametrize(("success", "expected"), [(True, "xxxx"), (False, "....")])
 def test_success_counts_for_all_steps_without_interventions(success: bool, expected: str) -> None:
-    replay = Replay(100, 1, 1, FIELDS)
+    replay = ReplayBuffer(100, 1, 1, FIELDS)
     add_episode(replay, "pppp", success=success)
     assert successes(replay, 4) == expected
 
 
 def test_windows_of_interventions_start_at_a_persons_step() -> None:
-    replay = Replay(100, 1, 1, FIELDS)
+    replay = ReplayBuffer(100, 1, 1, FIELDS)
     add_episode(replay, "pphh--pp")
     add_episode(replay, "pppp", first=20)
     assert replay.humans() == 2
@@ -94,17 +94,17 @@ def test_windows_of_interventions_start_at_a_persons_step() -> None:
 
 def test_a_chunk_with_a_takeover_is_not_a_decision() -> None:
     """Methods that learn from the noise of a chunk need its whole execution."""
-    replay = Replay(100, 1, 1, FIELDS)
+    replay = ReplayBuffer(100, 1, 1, FIELDS)
     add_episode(replay, "pppp" + "pphh" + "--pp" + "pppp")
     assert drawn(replay, chunk_starts_only=True) == {0, 12}
-    restored = Replay(100, 1, 1, FIELDS)
+    restored = ReplayBuffer(100, 1, 1, FIELDS)
     restored.load_state_dict(replay.state_dict())
     assert drawn(restored, chunk_starts_only=True) == {0, 12}
     assert (restored.humans(), replay.humans()) == (2, 2)
 
 
 def test_a_cut_episode_ends_with_its_newest_observation() -> None:
-    replay = Replay(100, 1, 1, FIELDS)
+    replay = ReplayBuffer(100, 1, 1, FIELDS)
     add_episode(replay, "pph", success=False, close=False)
     replay.cut(0)
     replay.close_episode(np.array([0]), success=False)
@@ -116,7 +116,7 @@ def test_a_cut_episode_ends_with_its_newest_observation() -> None:
 
 @pytest.mark.parametrize("complete", ["terminated", "nothing"])
 def test_a_complete_episode_is_not_cut(complete: str) -> None:
-    replay = Replay(100, 1, 1, FIELDS)
+    replay = ReplayBuffer(100, 1, 1, FIELDS)
     add_episode(replay, "pp", success=complete == "terminated", close=complete == "nothing")
     replay.cut(0)
     add_episode(replay, "pp", first=10)
@@ -124,7 +124,7 @@ def test_a_complete_episode_is_not_cut(complete: str) -> None:
 
 
 def test_values_of_the_policys_steps_end_at_a_takeover() -> None:
-    replay = Replay(100, 1, 1, FIELDS)
+    replay = ReplayBuffer(100, 1, 1, FIELDS)
     add_episode(replay, "ppp", close=False, success=False)
     replay.terminate_at_takeover(0)
     add_episode(replay, "hh", first=3, close=False, success=False)
@@ -138,8 +138,8 @@ def test_values_of_the_policys_steps_end_at_a_takeover() -> None:
     assert rewards == {0: 0.0, 1: 0.0, 2: 0.0, 3: 0.0, 4: 0.0, 5: 0.5, 6: 1.0}
 
 
-def prior(n_demo: int) -> tuple[Replay, Replay]:
-    online, demos = Replay(200, 1, 1, FIELDS), Replay(200, 1, 1, FIELDS)
+def prior(n_demo: int) -> tuple[ReplayBuffer, ReplayBuffer]:
+    online, demos = ReplayBuffer(200, 1, 1, FIELDS), ReplayBuffer(200, 1, 1, FIELDS)
     add_episode(online, "p" * 40 + "h" * 20)
     add_episode(demos, "p" * n_demo, first=1000)
     return online, demos
@@ -160,7 +160,7 @@ def test_interventions_and_demonstrations_share_the_prior_half_by_size() -> None
 
 def test_sampling_is_unchanged_without_interventions() -> None:
     _, demos = prior(60)
-    online = Replay(200, 1, 1, FIELDS)
+    online = ReplayBuffer(200, 1, 1, FIELDS)
     add_episode(online, "p" * 40)
     config = OffPolicyConfig(batch_size=40, n_step=1, steps=10, warmup_steps=1, critic_warmup=0)
     sampler = MixedSampler(config, online, demos, Window(), seed=0)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from robot_rl.data.replay import Replay
+from robot_rl.data.replay_buffer import ReplayBuffer
 from robot_rl.errors import UserError
 from robot_rl.hardware.protocol.large_messages import pack
 from robot_rl.hil.intervention_stats import FILE, InterventionStats
 from robot_rl.hil.link.messages import End, Step
 from robot_rl.hil.replay_rows import to_row
 
-REPLAY = Replay(10, 1, 2, {"state": ((3,), torch.float32)})
+REPLAY = ReplayBuffer(10, 1, 2, {"state": ((3,), torch.float32)})
 STEP = Step(
     episode=0,
     index=0,

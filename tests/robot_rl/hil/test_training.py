@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from robot_rl.cli.main import COMMANDS
-from robot_rl.data.replay import SOURCES
+from robot_rl.data.replay_buffer import SOURCES
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.plugins import VARIABLE
@@ -246,6 +246,8 @@ def test_contradictory_options_are_rejected(
         (["method.replay_capacity=40"], "interventions would be overwritten"),
         (["hil.lockstep=true", "hil.realtime=true"], "which a robot or a person cannot"),
         (["hil.reset=home"], "give hil.robot"),
+        (["hil.robot=ipc:///tmp/x", "hil.reset=scen"], "hil.reset=scen: choose scene, operator, home"),
+        (["hil.first=true"], "give hil.turns_with=…"),
         (["hil.fraction=2"], "choose it in"),
         (["hil.keys=keys"], "hil.link=tcp://"),
         (["hil.operator=joystick"], "choose keyboard, spacemouse"),

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from robot_rl.data.replay import SOURCES
+from robot_rl.data.replay_buffer import SOURCES
 from robot_rl.runs import list_checkpoints
 from robot_rl.training.checkpoint import load_checkpoint
 from tests.conftest import SMALL_RL

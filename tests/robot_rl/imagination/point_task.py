@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robot_rl.data.replay import Replay
+from robot_rl.data.replay_buffer import ReplayBuffer
 from robot_rl.envs.action import ActionDim, spec_to_list
 from robot_rl.envs.env_group import EnvInterface, EpisodeStart
 from robot_rl.envs.observation import ObservationSpec, observation_space
@@ -253,7 +253,7 @@ class PointRun:
         self.agent: Agent = self.method.build_agent(context)
         self.learner = self.method.build_learner(self.agent, context)
         fields = replay_fields(self.method.replay_content, context, (1, 1))
-        self.replay = Replay(replay_rows(config), config.num_envs, 2, fields)
+        self.replay = ReplayBuffer(replay_rows(config), config.num_envs, 2, fields)
         self.sampler = MixedSampler(config, self.replay, None, self.method.window(context.base), seed)
         self.seed = seed
         self.imagination = None

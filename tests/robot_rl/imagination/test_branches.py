@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from robot_rl.data.replay import SwitchCost
+from robot_rl.data.replay_buffer import SwitchCost
 from robot_rl.imagination.branches import Branches, Limits, Returns, judge
 from robot_rl.imagination.layout import Layout
 from robot_rl.imagination.values import BaseSampler

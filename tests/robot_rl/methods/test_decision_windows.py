@@ -14,7 +14,7 @@ from robot_rl.envs.renderer import EnvCameraRenderer
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.errors import UserError
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from robot_rl.launchers.software import installed_software
 from robot_rl.policies.bases.base_policy import Chunk, ObservationHistory
 from robot_rl.policies.bases.diffusion import DiffusionPolicy
@@ -153,7 +153,7 @@ def test_training_executes_whole_chunks_and_evaluation_may_replan_after_half(
 
 def test_a_worker_asks_the_base_at_decisions_alone() -> None:
     task = replace(load_group("task", "lift", TaskConfig), horizon=10)
-    env = make_env(task)
+    env = make_robosuite_env(task)
     state, action = env.observation_spec.state_size, len(env.action_spec)
     env.close()
     value = ValueSpec("mse", 0.0, 1.0)

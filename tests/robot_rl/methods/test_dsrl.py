@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from robot_rl.data.replay import Batch
+from robot_rl.data.replay_buffer import Batch
 from robot_rl.learning.imitation import bc_loss
 from robot_rl.methods.dsrl import DSRLConfig, DSRLLearner, NoiseSACConfig
 from robot_rl.methods.dsrl_na import BACKUPS, DSRLNAConfig, DSRLNALearner

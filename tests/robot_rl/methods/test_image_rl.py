@@ -15,7 +15,7 @@ from robot_rl.cli.main import load_command
 from robot_rl.data.dataset import Windows
 from robot_rl.envs.renderer import EnvCameraRenderer
 from robot_rl.envs.vector import TaskVectorEnv
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from robot_rl.learning import augmentation
 from robot_rl.learning.augmentation import augment_images, random_shift
 from robot_rl.methods.bc import BCConfig, BCLearner
@@ -350,7 +350,7 @@ def test_two_arms_train_one_policy(tmp_path: Path, robot_rl: RunCommand) -> None
         f"task.state_keys=[{','.join(keys)}]",
     ]
     config = compose(load_command("train"), [*task, "method=residual", "base=uniform"])
-    env = make_env(config.task)
+    env = make_robosuite_env(config.task)
     assert len(env.action_spec) == 14
     small = DiffusionConfig(horizon=4, execute=2, width=16, depth=1, train_steps=4, inference_steps=2)
     save_policy(DiffusionPolicy(small, 9, 14), tmp_path / "base", {"environment": env.describe()})

@@ -159,8 +159,8 @@ def test_a_served_tuned_policy_is_a_base_that_draws_its_own_noise() -> None:
         found = base.sample(obs, num_samples=2).actions
         # The server's generator has seed 0, and each of the samples is a row of its batch.
         rows = {"state": obs["state"].repeat_interleave(2, 0)}
-        plan = networks.policy(1).plan(rows, 6 * [torch.Generator().manual_seed(0)])
-        assert torch.equal(found.flatten(0, 1), plan)
+        expected = networks.policy(1).choose_chunks(rows, 6 * [torch.Generator().manual_seed(0)])
+        assert torch.equal(found.flatten(0, 1), expected)
         assert not torch.equal(found[:, 0], found[:, 1])
 
 
@@ -196,7 +196,8 @@ def test_a_tuned_policy_is_saved_with_the_servers_address_and_fingerprint(tmp_pa
         obs = random_observations(policy, 1)
         generators = [[torch.Generator().manual_seed(3)] for _ in range(2)]
         plans = [
-            each.policy(1).plan(obs, own) for each, own in zip((networks, loaded), generators, strict=True)
+            each.policy(1).choose_chunks(obs, own)
+            for each, own in zip((networks, loaded), generators, strict=True)
         ]
         assert torch.equal(*plans)
         port = int(url.rsplit(":", 1)[1])

@@ -168,7 +168,7 @@ def test_a_tuned_policy_answers_with_what_it_would_execute() -> None:
     (reply,) = infer(served, {**observation(), "__seed__": 5})
     policy = networks.policy(1)
     obs = {"state": torch.from_numpy(observation()["state"])[None, None]}
-    expected = policy.plan(obs, [torch.Generator().manual_seed(5)])
+    expected = policy.choose_chunks(obs, [torch.Generator().manual_seed(5)])
     assert reply["actions"].shape == (EXECUTE, ACTION)
     assert np.array_equal(reply["actions"], expected[0].numpy())
     assert served.metadata["kind"] == "tuned"

@@ -13,7 +13,7 @@ import pytest
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
 from robot_rl.envs.task import TaskConfig
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.connection import NotAtHome
 from robot_rl.hardware.teleop.operator_display import ProgramStatus
@@ -75,7 +75,7 @@ def test_a_success_that_the_person_has_not_seen_is_taken_back(
     monkeypatch: pytest.MonkeyPatch, *, lifted: bool
 ) -> None:
     monkeypatch.setattr(person, "_JUDGED_S", 0.0)
-    env, noted = make_env("lift"), list[int | None]()
+    env, noted = make_robosuite_env("lift"), list[int | None]()
     env.reset(seed=0)
     page: Any = RecordingPage()
     scene: Any = SimpleNamespace(sim=env.sim, outside=False, at_home=True)

@@ -13,7 +13,7 @@ from robot_rl.data.playback import playback_env
 from robot_rl.data.validation import find_problems
 from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.envs.task import TaskConfig
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from robot_rl.hardware.client import RobotClient
 from robot_rl.hardware.recording.recorder_process import RecorderProcess
 from tests.conftest import RunCommand
@@ -24,7 +24,7 @@ from tests.hardware.processes import Process, eventually
 def test_what_was_done_behind_the_bridge_is_a_dataset_of_the_task(
     tmp_path: Path, robot_rl: RunCommand
 ) -> None:
-    env = make_env(load_group("task", "lift", TaskConfig))
+    env = make_robosuite_env(load_group("task", "lift", TaskConfig))
     environment = env.describe()
     env.close()
     address = f"ipc://{tmp_path / 'r'}"

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
 from robot_rl.commands._train_config import resolved
-from robot_rl.data.replay import SOURCES
+from robot_rl.data.replay_buffer import SOURCES
 from robot_rl.errors import UserError
 from robot_rl.runs import list_checkpoints
 from robot_rl.training.checkpoint import load_checkpoint

@@ -7,7 +7,7 @@ import torch
 
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.task import TaskConfig
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from robot_rl.launchers.software import installed_software
 from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
 from robot_rl.policies.finetuned.finetuned_policy import Exploration
@@ -22,7 +22,7 @@ _FIELDS = ["state", "base"]
 def make_job() -> CollectorJob:
     """Episodes of fewer steps than a message has."""
     task = replace(load_group("task", "lift", TaskConfig), horizon=STEPS - 5)
-    env = make_env(task)
+    env = make_robosuite_env(task)
     state, action = env.observation_spec.state_size, len(env.action_spec)
     env.close()
     spec = ResidualSpec(EncoderSpec(state), action, (8,), (0.5,) * action)

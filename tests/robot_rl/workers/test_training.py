@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from robot_rl.data.replay import SOURCES
+from robot_rl.data.replay_buffer import SOURCES
 from robot_rl.runs import list_checkpoints
 from robot_rl.workers.training import WorkerTraining
 from tests.conftest import RunCommand

@@ -7,12 +7,12 @@ from robot_rl.cli.compose import load_group
 from robot_rl.data.formats.robomimic.exporter import object_parts, object_state
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 
 
 @pytest.fixture(scope="module")
 def env() -> RobosuiteEnv:
-    return make_env(load_group("task", "square", TaskConfig), observe_all=True)
+    return make_robosuite_env(load_group("task", "square", TaskConfig), observe_all=True)
 
 
 def test_it_is_robosuites_own_also_of_what_a_tasks_state_has(env: RobosuiteEnv) -> None:

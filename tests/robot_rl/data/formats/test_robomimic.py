@@ -22,7 +22,7 @@ from robot_rl.data.playback import play, playback_env
 from robot_rl.data.writer import DatasetWriter
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.task import TaskConfig
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from tests.conftest import RunCommand
 from tests.robot_rl.data.formats.foreign import AFTER, collect
 from tests.robot_rl.data.small_dataset import as_recorded, same_data, write
@@ -580,7 +580,7 @@ def test_deltas_in_the_worlds_axes_are_refused_for_arms_whose_bases_are_turned(t
     """The two arms of TwoArmLift face each other; here, deltas are in the axes of each base."""
     robots = ["Panda", "Panda"]
     task = TaskConfig(name="two_arm_lift", env="TwoArmLift", robots=robots, state_keys=["pot_pos"])
-    env = make_env(task, observe_all=True)
+    env = make_robosuite_env(task, observe_all=True)
     largest = [0.05] * 3 + [0.5] * 3
     for frame, answer in (("world", "are in the frame 'world'"), ("base", "has no demonstration")):
         arm = {"type": "OSC_POSE", "output_max": largest, "input_ref_frame": frame}

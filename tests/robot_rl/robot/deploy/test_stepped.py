@@ -17,7 +17,7 @@ from robot_rl.envs.real_arm import RealArmEnv
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.evaluation.initial_states import load_states
 from robot_rl.evaluation.videos import act_episode
-from robot_rl.factory import make_env, task_of
+from robot_rl.factory import make_robosuite_env, task_of
 from robot_rl.hardware.client import StaleState
 from robot_rl.hardware.clock import MS
 from robot_rl.hardware.connection import NotAtHome, RequestRefused
@@ -68,7 +68,7 @@ class Rig:
         self.networks = networks
         self.environment = {**meta["environment"], "horizon": HORIZON}
         task = task_of(self.environment)
-        self.plain = make_env(task)
+        self.plain = make_robosuite_env(task)
         data = Dataset(demonstrations)
         begun = [data["sim_state"][episode.start] for episode in data.episodes]
         self.starts = np.stack([*begun, *load_states(self.plain).states[:3]])

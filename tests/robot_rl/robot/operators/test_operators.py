@@ -17,7 +17,7 @@ from robot_rl.envs.experts.expert import hand
 from robot_rl.envs.robosuite_env import RobosuiteEnv
 from robot_rl.envs.scene_state import SCENE, SceneState
 from robot_rl.envs.task import TaskConfig, without_cameras
-from robot_rl.factory import make_env
+from robot_rl.factory import make_robosuite_env
 from robot_rl.hardware.clock import MS, SteppedClock
 from robot_rl.hardware.connection import NoAnswer, RequestRefused
 from robot_rl.hardware.protocol.messages import Code, Gripped, Mode, State
@@ -48,14 +48,14 @@ def nothing() -> None:
 
 @pytest.fixture(scope="module")
 def can() -> Iterator[RobosuiteEnv]:
-    env = make_env("can")
+    env = make_robosuite_env("can")
     yield env
     env.close()
 
 
 @pytest.fixture(scope="module")
 def lift() -> Iterator[RobosuiteEnv]:
-    env = make_env("lift")
+    env = make_robosuite_env("lift")
     yield env
     env.close()
 
@@ -485,7 +485,7 @@ def test_an_operator_with_fraction_zero_never_takes_over(can: RobosuiteEnv) -> N
 
 
 def test_a_task_without_an_object_to_move_is_rejected() -> None:
-    door = make_env("door")
+    door = make_robosuite_env("door")
     try:
         with pytest.raises(ValueError, match="scripted does not support Door"):
             ScriptedOperator("Door", lambda: door.sim, 1.0, 0)
@@ -520,7 +520,7 @@ def measured(env: RobosuiteEnv, t: int) -> State:
 @pytest.mark.parametrize("name", ["can", "lift"])
 def test_the_mirror_follows_the_scene(name: str, request: pytest.FixtureRequest) -> None:
     env: RobosuiteEnv = request.getfixturevalue(name)
-    twin = make_env(name)
+    twin = make_robosuite_env(name)
     try:
         now = [0]
         mirror = Mirror(twin, lambda: measured(env, now[0]))
@@ -543,7 +543,7 @@ def test_the_mirror_follows_the_scene(name: str, request: pytest.FixtureRequest)
 
 def test_the_scene_that_a_served_task_tells_is_mirrored_without_the_poses_of_objects() -> None:
     task = load_group("task", "lift_image", TaskConfig)
-    env = make_env(without_cameras(task))
+    env = make_robosuite_env(without_cameras(task))
     scene, expert = SceneState(env), make_expert("Lift", noise=0, skill=1, rng=np.random.default_rng(0))
     tells = SimpleNamespace(
         spec=SimpleNamespace(sensors={SCENE: scene.size}),

@@ -7,18 +7,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.robot_rl.data.test_replay_buffer import GAMMA, H, Story, drawn, episodes, planned_by, states, told
 
-from robot_rl.data.decision_replay import NO_DECISION, DecisionReplay
-from robot_rl.data.replay import SOURCES
+from robot_rl.data.decision_replay_buffer import NO_DECISION, DecisionReplayBuffer
+from robot_rl.data.replay_buffer import SOURCES
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.sampling import MixedSampler, Window
-from tests.robot_rl.data.test_replay import GAMMA, H, Story, drawn, episodes, planned_by, states, told
 
 
 class DecisionStory(Story):
     """As a run does: samples of the base are given at decisions alone."""
 
-    kind = DecisionReplay
+    kind = DecisionReplayBuffer
 
     def end(self, stream: int) -> None:
         asked = not self.log[stream][-1]["terminated"]
@@ -44,7 +44,7 @@ class DecisionStory(Story):
         return fields
 
 
-def poison(replay: DecisionReplay) -> None:
+def poison(replay: DecisionReplayBuffer) -> None:
     """Put NaN where no decision is."""
     between = replay.data["chunk_step"] != 0
     for name in ("state", "base", "noise", "base_samples"):
@@ -192,7 +192,7 @@ def test_windows_are_those_of_brute_force(
     story = told(chapters, rows, streams, DecisionStory)
     assert isinstance(story, DecisionStory)
     check(story, chunks * H)
-    copy = DecisionReplay(rows * streams, streams, 1, story.replay.fields)
+    copy = DecisionReplayBuffer(rows * streams, streams, 1, story.replay.fields)
     copy.load_state_dict(story.replay.state_dict())
     story.replay = copy
     for stream in range(streams):

@@ -1,4 +1,4 @@
-"""Replay for policies of chunks: only steps at which a chunk was chosen have images and base samples."""
+"""Replay buffer for policies of chunks: only where a chunk starts are images and base samples stored."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -8,15 +8,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robot_rl.data.replay import FREE, Fields, Replay, SwitchCost
+from robot_rl.data.replay_buffer import FREE, Fields, ReplayBuffer, SwitchCost
 
 NO_DECISION: Final = -1
 """`chunk_step` of a last observation for which the base was not asked."""
 _NONE: Final = -1
 
 
-class DecisionReplay(Replay):
-    """Replay of which only some rows are decisions.
+class DecisionReplayBuffer(ReplayBuffer):
+    """A replay buffer of which only some rows are decisions.
 
     A decision is a row whose `chunk_step` is 0: where a chunk starts, and the last observation of a
     truncated episode, for which the base is asked as well. Other rows have an action and a reward; what is
@@ -36,7 +36,7 @@ class DecisionReplay(Replay):
         features_of: str = "",
         failure_weight: float = 1.0,
     ) -> None:
-        """See `Replay`; `chunk_step` and `base_samples` are among the fields."""
+        """See `ReplayBuffer`; `chunk_step` and `base_samples` are among the fields."""
         assert {"chunk_step", "base_samples"} <= fields.keys()
         super().__init__(capacity, streams, action_size, fields, device, switch, features_of, failure_weight)
         self._over = np.zeros(self.rows * self.streams, bool)

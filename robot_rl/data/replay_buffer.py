@@ -1,4 +1,4 @@
-"""Replay buffer of environment steps on the learner's device; n-step transitions are built when sampled."""
+"""Replay buffer of environment steps on the learner's device; n-step windows are made when sampled."""
 
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -48,7 +48,7 @@ class SwitchCost(NamedTuple):
 FREE: Final = SwitchCost()
 
 
-class Replay:
+class ReplayBuffer:
     """Ring buffers of steps, one per stream (parallel environment), in time order.
 
     A row holds an observation, the policy's outputs and the executed action. The last observation of

@@ -1,4 +1,4 @@
-"""Replay makes true transitions by index, whatever was overwritten."""
+"""The replay buffer makes true transitions by index, whatever was overwritten."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from robot_rl.data.replay import SOURCES, Fields, Replay, SwitchCost
+from robot_rl.data.replay_buffer import SOURCES, Fields, ReplayBuffer, SwitchCost
 
 GAMMA = 0.9
 H = 3
@@ -43,7 +43,7 @@ class Window:
 class Story:
     """Feeds a replay and remembers all that happened; states count the rows of all streams."""
 
-    kind = Replay
+    kind = ReplayBuffer
 
     def __init__(self, rows: int, streams: int, failure_weight: float = 1.0) -> None:
         self.replay = self.kind(rows * streams, streams, 1, FIELDS, failure_weight=failure_weight)
@@ -131,7 +131,7 @@ def planned_by(state: int, ahead: int) -> float:
 
 
 def drawn(
-    replay: Replay, batch: int, n_step: int = 1, seed: int = 0, **options: Any
+    replay: ReplayBuffer, batch: int, n_step: int = 1, seed: int = 0, **options: Any
 ) -> dict[str, NDArray[Any]]:
     rng = np.random.default_rng(seed)
     found = replay.sample(batch, n_step=n_step, gamma=GAMMA, rng=rng, **options)
@@ -412,11 +412,11 @@ def test_held_values_are_those_of_all_streams() -> None:
 
 def test_empty_replay_is_refused() -> None:
     with pytest.raises(ValueError, match="no whole step"):
-        drawn(Replay(10, 1, 1, FIELDS), 1)
+        drawn(ReplayBuffer(10, 1, 1, FIELDS), 1)
 
 
 def test_a_gripper_that_is_opened_or_closed_costs_each_time_and_none_at_a_beginning() -> None:
-    replay = Replay(12, 2, 2, {"state": ((1,), torch.float32)}, switch=SwitchCost((1,), 0.25))
+    replay = ReplayBuffer(12, 2, 2, {"state": ((1,), torch.float32)}, switch=SwitchCost((1,), 0.25))
     both = np.arange(2)
     # Of two streams, the second one's first command is the other one's opposite.
     for first, second in ((1, -0.5), (0.2, -1), (-1, -1), (-0.3, 1)):

@@ -1,15 +1,18 @@
-"""Checks the operator of an actor, for the learner's options and for an actor's own."""
+"""Checks the options of an actor: those of the learner, and those that an actor replaces."""
 
 from typing import Final
 
 from robot_rl.hil.config import NO_OPERATOR, SCRIPTED, HilConfig
+from robot_rl.robot.deploy.resets import RESETS
 from robot_rl.robot.operators.person import MOTION_DEVICES, device_settings
 
 _WEB: Final = "web"
 
 
-def check_operator(config: HilConfig) -> None:
-    """Raises ValueError if there is no such operator, or its options contradict each other."""
+def check_actor(config: HilConfig) -> None:
+    """Raises ValueError if there is no such operator or reset, or if options contradict each other."""
+    if config.reset not in (None, *RESETS):
+        raise ValueError(f"hil.reset={config.reset}: choose {', '.join(RESETS)}")
     operators = [*MOTION_DEVICES, SCRIPTED, NO_OPERATOR]
     if config.operator not in operators:
         raise ValueError(
