@@ -85,10 +85,11 @@ def _check_numbers(values: Any, key: str = "") -> None:
 
 def _check_sizes(config: Any) -> None:
     """Check the numbers that numpy and torch would refuse much later, or that would never end."""
-    for name, least in (("seed", 0), ("threads", 1)):
+    for name, least, most in (("seed", 0, 2**63 - 1), ("threads", 1, 2**31 - 1)):
         value = getattr(config, name, None)
-        if isinstance(value, int) and value < least:
-            raise ValueError(f"{name}={value}: it must be at least {least}")
+        if isinstance(value, int) and not least <= value <= most:
+            bound = f"at least {least}" if value < least else f"at most {most}"
+            raise ValueError(f"{name}={value}: it must be {bound}")
     seconds = getattr(config, "seconds", None)
     if isinstance(seconds, float) and not 0 < seconds < float("inf"):
         raise ValueError(f"seconds={seconds:g}: it must be more than 0")

@@ -158,7 +158,7 @@ def run(config: Config) -> None:
             envs = make_envs(config.task or task_of(meta["environment"]), config.num_envs)
             closing.callback(envs.close)
             accept = OF_A_SCENE if config.task else ()
-            check_same_environment(meta["environment"], envs.describe(), f"policy {policy}", accept)
+            check_same_environment(meta["environment"], envs.describe(), f"policy {config.policy}", accept)
             told = _check_instructions(config, networks, envs)
             # Refused before the first episode.
             for make_policy, _ in _candidates(config, networks).values():

@@ -18,6 +18,7 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.uri import parse_uri
 
 from robot_rl.errors import ServerLost
+from robot_rl.hardware.teleop.web.settings import is_loopback
 from robot_rl.policy_client.codec import MAX_MESSAGE, MessageError, decode, encode
 
 TOKEN: Final = "ROBOT_RL_TOKEN"
@@ -63,6 +64,8 @@ class PolicyConnection:
         """
         self.url, self._timeout = url, timeout
         self._tls = _tls(url, certificate)
+        self._private = self._tls is not None or is_loopback(urlsplit(url).hostname or "")
+        """Whether no other machine can read what is sent."""
         self._identify: Identify | None = None
         self.fingerprint = ""
         """What `identify` returned first."""
@@ -130,7 +133,7 @@ class PolicyConnection:
                 reason = (error.strerror or str(error)).lower()
             except InvalidHandshake as error:
                 if not isinstance(error.__cause__, EOFError):
-                    raise self.lost(_refusal(error)) from None
+                    raise self.lost(self._refusal(error)) from None
                 reason = "it closes the connection"
             except BaseException:
                 # The reply may still come, and the next request would take it for its own.
@@ -145,7 +148,7 @@ class PolicyConnection:
     def _connect(self, deadline: float) -> None:
         """Connect, receive the server's metadata, and check that it serves the same policy."""
         left = max(deadline - time.monotonic(), _BACKOFF[0])
-        token = os.environ.get(TOKEN)
+        token = os.environ.get(TOKEN) if self._private else None
         connection = connect(
             self.url,
             additional_headers={"Authorization": f"Api-Key {token}"} if token else None,
@@ -180,6 +183,15 @@ class PolicyConnection:
             raise self.lost(f"it says {_line(reply)!r}", PolicyRefused)
         return self._decoded(reply)
 
+    def _refusal(self, error: InvalidHandshake) -> str:
+        response = getattr(error, "response", None)
+        if getattr(response, "status_code", None) == 401:
+            if not self._private:
+                return "it asks for a token, which is not sent to other machines without TLS: use wss://"
+            return f"it asks for a token: set {TOKEN}"
+        body = getattr(response, "body", None) or b""
+        return _line(body.decode("utf-8", "replace")) or f"it is no WebSocket server ({_line(str(error))})"
+
     def _decoded(self, frame: bytes) -> dict[str, Any]:
         try:
             return decode(frame)
@@ -188,7 +200,7 @@ class PolicyConnection:
 
 
 def reply_fingerprint(*parts: bytes) -> str:
-    """First 16 hex digits of the sha256 of what a server sent."""
+    """First 16 hex digits of the sha256 of what names a policy, such as what its server sent."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)
@@ -223,14 +235,6 @@ def _tls(url: str, certificate: str | None) -> ssl.SSLContext | None:
         except (OSError, ssl.SSLError) as error:
             raise ValueError(f"base.certificate={certificate} cannot be used: {error}") from None
     return context
-
-
-def _refusal(error: InvalidHandshake | InvalidURI) -> str:
-    response = getattr(error, "response", None)
-    if getattr(response, "status_code", None) == 401:
-        return f"it asks for a token: set {TOKEN}"
-    body = getattr(response, "body", None) or b""
-    return _line(body.decode("utf-8", "replace")) or f"it is no WebSocket server ({_line(str(error))})"
 
 
 def _line(text: str) -> str:

@@ -1,7 +1,8 @@
 """Answers the requests of a policy server: checks observations, and runs the policy on several at once."""
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,6 +31,7 @@ from robot_rl.policy_client.codec import (
     SAMPLES,
     MessageError,
 )
+from robot_rl.policy_client.connection import reply_fingerprint
 from robot_rl.policy_client.own_client import SERVER
 from robot_rl.policy_client.remote_base import RemoteBase
 from robot_rl.policy_server.requests import (
@@ -85,7 +87,7 @@ class PolicyInference:
         self.base = self.policy.base
         self.waits = self.base.is_remote
         self._cameras = self.observed.cameras if self.tuned else self.base.spec.cameras
-        self._environment, self._fingerprint = environment, fingerprint(networks)
+        self._environment, self._fingerprint = environment, _identity(networks)
         self._generator = torch.Generator().manual_seed(seed)
 
     @property
@@ -270,6 +272,15 @@ class PolicyInference:
         except ValueError as error:
             raise MessageError(str(error)) from error
         return encoded.copy()
+
+
+def _identity(networks: BasePolicy | FinetunedPolicy) -> str:
+    """16 hex digits of the sha256 of what actions depend on: weights, and the options of the networks."""
+    base = networks.base if isinstance(networks, FinetunedPolicy) else networks
+    options = [asdict(networks.spec), base.spec.as_dict()]
+    if isinstance(base, ImitationPolicy):
+        options.append(asdict(base.config))
+    return reply_fingerprint(fingerprint(networks).encode(), json.dumps(options).encode())
 
 
 def _finite(actions: Tensor) -> Tensor:

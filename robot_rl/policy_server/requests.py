@@ -99,7 +99,9 @@ class RequestReader:
         """An integer within bounds."""
         value = self._request.get(name, default)
         if name in self._request and (type(value) is not int or not least <= value <= most):
-            raise MessageError(f"{name} is {value!r:.40}; send an integer from {least} to {most}")
+            # An array's representation has several lines.
+            found = " ".join(repr(value).split())
+            raise MessageError(f"{name} is {found:.40}; send an integer from {least} to {most}")
         return int(value)
 
     def flag(self, name: str) -> bool:

@@ -38,6 +38,8 @@ _GATHER: Final = 0.002
 ask again within a millisecond; without it the fastest would be answered alone."""
 _SEND_TIMEOUT: Final = 10.0
 """Time for a client to take a reply, s."""
+_OPEN_TIMEOUT: Final = 3.0
+"""Time for a client to say who it is, s. A connection that says nothing is open for so long."""
 _PING: Final = 20.0
 _LATENCIES: Final = 1000
 """Newest requests whose latencies are kept."""
@@ -115,6 +117,8 @@ class PolicyServer(ServerThread):
             compression=None,
             max_size=MAX_MESSAGE,
             max_queue=1,
+            open_timeout=_OPEN_TIMEOUT,
+            ssl_handshake_timeout=_OPEN_TIMEOUT if listen.tls else None,
             ping_interval=_PING,
             ping_timeout=_PING,
             close_timeout=1.0,

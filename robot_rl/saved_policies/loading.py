@@ -89,15 +89,19 @@ def check_instructions(
 
 
 def check_asked(base: BasePolicy, environment: Mapping[str, Any], instruction: str) -> None:
-    """Check what a robot is asked to do.
+    """Check what a robot is asked to do; tells the user if the policy was trained on other instructions.
 
     Raises:
         ValueError: if the policy does not know a word of it, or reads none and was trained on others.
     """
     base.check_instruction(instruction)
-    if not base.spec.instruction and instruction not in (known := known_instructions(environment)):
-        does = f"does what it was trained on: {'; '.join(known)}" if known else "was trained without"
+    if instruction in (known := known_instructions(environment)):
+        return
+    trained = "; ".join(known)
+    if not base.spec.instruction:
+        does = f"does what it was trained on: {trained}" if known else "was trained without"
         raise ValueError(f"instruction={instruction!r}: the policy reads no instructions, and {does}")
+    print(f"instruction={instruction!r} is new to this policy: it was trained on {trained}", file=sys.stderr)
 
 
 def trained_execution(meta: Mapping[str, Any]) -> AsyncOptions:

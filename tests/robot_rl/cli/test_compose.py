@@ -203,6 +203,8 @@ def test_sizes_that_numpy_or_torch_would_refuse_later_are_refused_first() -> Non
     for name, argument in (("collect", "seed=-1"), ("serve", "threads=0")):
         with pytest.raises(UserError, match=f"{argument}: it must be at least"):
             compose(load_command(name), ["task=lift" if name == "collect" else "policy=x", argument])
+    with pytest.raises(UserError, match="seed=99999999999999999999: it must be at most"):
+        compose(load_command("serve"), ["policy=x", "seed=99999999999999999999"])
 
 
 def test_help_shows_every_option_of_what_is_chosen(

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.robot_rl.data.test_replay_buffer import GAMMA, H, Story, drawn, episodes, planned_by, states, told
 
 from robot_rl.data.decision_replay_buffer import NO_DECISION, DecisionReplayBuffer
 from robot_rl.data.replay_buffer import SOURCES
 from robot_rl.learning.config import OffPolicyConfig
 from robot_rl.learning.sampling import MixedSampler, Window
+from tests.robot_rl.data.test_replay_buffer import GAMMA, H, Story, drawn, episodes, planned_by, states, told
 
 
 class DecisionStory(Story):

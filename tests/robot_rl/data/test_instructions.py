@@ -1,6 +1,7 @@
 """Instructions of episodes: stored, merged across tasks, exported, imported, and refused where they lack."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,19 @@ def test_scenes_are_mixed_only_for_a_policy_that_reads_which_one_it_is_in(tmp_pa
     inputs = RunInputs(TaskConfig(), config, str(one.path), 0, torch.device("cpu"), robot=robot)
     with pytest.raises(ValueError, match=r"dataset .*b.zarr was made in another environment"):
         build_offline(method, inputs)
+
+
+def test_an_instruction_that_a_policy_was_not_trained_on_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    environment = {"instructions": ["open the drawer"], "other_instructions": ["open the door"]}
+    base = UniformPolicy(UniformConfig(), 4, 3)
+    base.spec = replace(base.spec, instruction=True)
+    check_asked(base, environment, "open the door")
+    assert not capsys.readouterr().err
+    check_asked(base, environment, "close the door")
+    said = (
+        "instruction='close the door' is new to this policy: it was trained on open the drawer; open the door"
+    )
+    assert capsys.readouterr().err == f"{said}\n"
 
 
 def test_a_policy_that_reads_no_instructions_is_asked_for_nothing_else() -> None:

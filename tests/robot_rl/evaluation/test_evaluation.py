@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from robot_rl.envs.action import ActionDim
+from robot_rl.envs.instruction import INSTRUCTION, decode_instruction, encode_instruction
 from robot_rl.errors import UserError
 from robot_rl.evaluation.evaluate import Outcome, Summary, check_replaced, evaluate, write_evaluation
 from robot_rl.evaluation.initial_states import InitialStates
@@ -108,6 +110,53 @@ def test_policy_seed_is_reported_for_each_episode() -> None:
     assert run(2)[0] == one
     assert [outcome.length for outcome in one] != [outcome.length for outcome in two]
     assert len({outcome.seed for outcome in one + two}) == 22
+
+
+class ToldWalks(Walks):
+    """Walks whose success is at the end that an instruction, which depends on the initial state, names."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.signs = np.ones(num_envs)
+
+    def _obs(self) -> dict[str, np.ndarray]:
+        texts = ["go up" if sign > 0 else "go down" for sign in self.signs]
+        return super()._obs() | {INSTRUCTION: np.stack([encode_instruction(text) for text in texts])}
+
+    def reset(self, *, options: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict]:
+        for env_id in np.flatnonzero(options["reset_mask"]):
+            self.signs[env_id] = np.sign(options["states"][env_id][0])
+        return super().reset(options=options)
+
+    def step(self, action: np.ndarray) -> tuple:
+        self.at *= self.signs  # so that success is above 0.5 in each
+        _, reward, *ends = super().step(action * self.signs[:, None])
+        self.at *= self.signs
+        return self._obs(), reward, *ends
+
+
+class Obeys(Noise):
+    """Goes where the instruction says."""
+
+    spec = replace(Noise.spec, instruction=True)
+
+    def sample(self, obs: Any, *, noise: Any = None, **_: Any) -> Chunk:  # type: ignore[override]
+        texts = [decode_instruction(row) for row in obs[INSTRUCTION][:, -1].numpy()]
+        ways = torch.tensor([1.0 if text == "go up" else -1.0 for text in texts])
+        return Chunk(0.5 * ways[:, None, None, None].expand(*noise.shape[:2], 4, 1), noise)
+
+
+@pytest.mark.parametrize("told", [None, {"go up": "go down", "go down": "go up"}])
+def test_success_stays_that_of_the_instruction_if_the_policy_is_told_another(
+    told: dict[str, str] | None,
+) -> None:
+    envs = ToldWalks(2)
+    states = [state for state in STATES if state[0]]
+    outcomes = evaluate(envs, ActingPolicy(Obeys(), 2), states, 0, told=told)  # type: ignore[arg-type]
+    assert [outcome.instruction for outcome in outcomes] == [
+        "go up" if state > 0 else "go down" for (state,) in states
+    ]
+    assert [outcome.success for outcome in outcomes] == [not told] * len(states)
 
 
 def test_jerk_is_that_of_the_executed_actions_and_held_steps_are_counted(

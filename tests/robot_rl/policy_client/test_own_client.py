@@ -205,6 +205,11 @@ def test_a_tuned_policy_is_saved_with_the_servers_address_and_fingerprint(tmp_pa
     torch.nn.init.normal_(other.state_normalizer.center)
     with served(other, port=port), pytest.raises(ValueError, match="serves another policy than"):
         load_policy_files(tmp_path)
+    # The same weights, but other actions.
+    other = FlowPolicy(replace(flow().config, inference_steps=7), STATE, ACTION)
+    other.load_state_dict(policy.state_dict())
+    with served(other, port=port), pytest.raises(ValueError, match="serves another policy than"):
+        load_policy_files(tmp_path)
 
 
 def test_the_token_is_that_of_the_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,6 +220,10 @@ def test_the_token_is_that_of_the_environment_variable(monkeypatch: pytest.Monke
             remote(url)
         monkeypatch.setenv("ROBOT_RL_TOKEN", "secret")
         assert asdict(remote(url).spec) == asdict(flow().spec)
+        # 127.0.0.1, in a form that could be that of another machine.
+        elsewhere = url.replace("127.0.0.1", "2130706433")
+        with pytest.raises(ValueError, match="not sent to other machines without TLS: use wss://"):
+            remote(elsewhere)
     finally:
         server.close()
 

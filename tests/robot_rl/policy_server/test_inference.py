@@ -221,6 +221,7 @@ def test_images_reach_the_policy() -> None:
         ({"__num_samples__": True}, "send an integer"),
         ({"__seed__": -1}, "send an integer"),
         ({"__seed__": 0.5}, "send an integer"),
+        ({"__seed__": np.zeros((9, 9))}, r"__seed__ is array\(\[\[0., 0.* send an integer"),
         ({"__return_samples__": 1}, "true or false"),
         ({"__features__": "yes"}, "true or false"),
     ],
