@@ -208,6 +208,15 @@ def test_a_base_of_another_action_size_is_refused(
     assert not contents(tmp_path)
 
 
+def test_what_a_policy_observes_cannot_be_accepted_as_a_difference(
+    refused: Refused, tmp_path: Path, demonstrations: Path
+) -> None:
+    for name in ("observation_spec", "observation_spec.state_keys"):
+        line = refused(*bc(demonstrations, tmp_path, "task=lift_image", f"accept=[{name}]"))
+        assert f"accept=[{name}]: what a policy observes cannot differ" in line
+    assert not contents(tmp_path)
+
+
 def test_a_run_directory_of_another_configuration_is_refused_and_left_alone(
     refused: Refused, tmp_path: Path, demonstrations: Path, base_run: Path
 ) -> None:

@@ -109,6 +109,11 @@ def check_options(config: Config) -> None:
     if config.asynchronous != "off":
         _check_asynchronous(config)
     _check_processes(config)
+    if observed := [name for name in config.accept if name.split(".")[0] == "observation_spec"]:
+        raise ValueError(
+            f"accept=[{observed[0]}]: what a policy observes cannot differ; choose task=… with the dataset's "
+            "state_keys, cameras and image_size, or make another dataset"
+        )
     if config.hil:
         check_hil_config(config.hil, config.method)
     _check_robot_task(config)

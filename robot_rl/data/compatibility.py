@@ -15,7 +15,7 @@ def check_same_environment(
 ) -> None:
     """Check that data or weights were made in the current environment.
 
-    Patch releases of the simulators do not count as a difference.
+    Patch releases of the simulators and the order of cameras do not count as a difference.
 
     Args:
         recorded: description of the environment that the data or weights were made in.
@@ -32,7 +32,7 @@ def check_same_environment(
         raise ValueError(f"{what} was made in another environment: task was {then}, here it is {now}")
     if cameras is not None:
         recorded, current = (_seen_by(cameras, env) for env in (recorded, current))
-    recorded, current = ({**env, "render": render_of(env)} for env in (recorded, current))
+    recorded, current = (_comparable(env) for env in (recorded, current))
     differences = []
     for key in sorted(set(recorded) | set(current)):
         then, now = recorded.get(key), current.get(key)
@@ -49,6 +49,14 @@ def check_same_environment(
         ]
     if differences:
         raise ValueError(f"{what} was made in another environment: {'; '.join(differences)}")
+
+
+def _comparable(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """An environment description with its renderer, and its cameras, which are read by name, in one order."""
+    same = {**environment, "render": render_of(environment)}
+    if spec := environment.get("observation_spec"):
+        same["observation_spec"] = {**spec, "cameras": sorted(spec["cameras"])}
+    return same
 
 
 def _seen_by(cameras: Sequence[str], environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,7 +92,8 @@ class HilTraining:
         self._saved: int | None = None
         """Step of the newest checkpoint."""
         state = restore_run(run, self._updater.base)
-        self._run_id = folder_id(run.directory)
+        # A spool's features and samples of the base are of no use for a run with another base.
+        self._run_id = f"{folder_id(run.directory)}-{self._updater.base}"
         if state:
             self._updater.load_state_dict(state)
             self._step, self._updates, self._skipped = state["step"], state["updates"], state["left_out"]
@@ -199,9 +200,10 @@ class HilTraining:
         # An actor's episodes would be stored twice if they came from another one as well.
         run = f"{self._run_id}-{stream.name}" if stream.name else self._run_id
         if hello.run not in ("", run):
-            whose = "run or actor" if stream.name else "run"
+            whose = "run, base policy or actor" if stream.name else "run or base policy"
             raise ValueError(
-                f"the actor's spool has episodes of another {whose}: give spool=… another folder"
+                f"the actor's spool has episodes of another {whose}: begin a new run, or give spool=… "
+                "another folder"
             )
         episode, index = self._server.actors[number].position
         has_open = stream.is_current(hello.spool) and episode in hello.episodes

@@ -25,6 +25,7 @@ from robot_rl.data.replay_buffer import Fields, ReplayBuffer
 from robot_rl.envs.action import repeated_in_hold
 from robot_rl.envs.observation import IMAGE_PREFIX
 from robot_rl.envs.robot_task import RobotTask
+from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.imagination import Imagination
@@ -114,6 +115,8 @@ def build_offline(method: OfflineMethod, inputs: RunInputs) -> OfflineComponents
     if method.acts:
         environment = inputs.describe()
         check_same_environment(dataset.environment, environment, f"dataset {inputs.data}", inputs.accept)
+    elif not inputs.robot:
+        _check_seen(inputs.task, dataset)
     config = trained = made_in = None
     if isinstance(base, RunBase):
         trained, made_in = trained_base(base.path)
@@ -128,10 +131,38 @@ def build_offline(method: OfflineMethod, inputs: RunInputs) -> OfflineComponents
         check_same_environment(replay.environment, environment, f"dataset {replay.path}", accept)
     if isinstance(base, RunBase) and made_in:
         check_same_environment(made_in, environment, f"base policy {base.path}", accept)
-    context = DatasetContext(dataset, config, inputs.seed, inputs.device, inputs.processes, trained, replay)
+    context = DatasetContext(
+        dataset,
+        config,
+        inputs.seed,
+        inputs.device,
+        inputs.processes,
+        trained,
+        replay,
+        tuple(inputs.task.cameras) or dataset.observation_spec.cameras,
+    )
     made_from = [environment, *([replay.environment] if replay else []), *([made_in] if made_in else [])]
     environment = {**environment, **all_instructions(made_from)}
     return OfflineComponents(method.build_learner(context), environment)
+
+
+def _check_seen(task: TaskConfig, dataset: Dataset) -> None:
+    """Raises ValueError if a dataset is of another task, or lacks the task's cameras at this size."""
+    recorded, seen = dataset.environment["task"], dataset.observation_spec
+    if recorded != task.name:
+        raise ValueError(
+            f"dataset {dataset.path} is of task {recorded}, and task={task.name}: choose that one"
+        )
+    if unseen := [camera for camera in task.cameras if camera not in seen.cameras]:
+        raise ValueError(
+            f"dataset {dataset.path} has no images of {', '.join(unseen)}: "
+            f"it has those of {', '.join(seen.cameras) or 'no camera'}"
+        )
+    if task.cameras and tuple(task.image_size) != seen.image_size:
+        raise ValueError(
+            f"dataset {dataset.path} has images of {list(seen.image_size)}: set task.image_size to that, or "
+            "leave it and task.cameras out"
+        )
 
 
 def build_on_policy(method: OnPolicyMethod, inputs: RunInputs, resources: ExitStack) -> OnPolicyComponents:

@@ -468,6 +468,14 @@ def test_other_environment_is_refused_and_the_difference_named(
     check(Dataset(path), LENGTHS)
 
 
+def test_the_order_of_cameras_is_no_difference() -> None:
+    one, other = (
+        {**ENVIRONMENT, "observation_spec": {**ENVIRONMENT["observation_spec"], "cameras": cameras}}
+        for cameras in (["front", "side"], ["side", "front"])
+    )
+    check_same_environment(one, other, "it")
+
+
 def test_all_differences_are_named_at_once() -> None:
     with pytest.raises(ValueError, match=r"controller was .*; robot was "):
         check_same_environment(

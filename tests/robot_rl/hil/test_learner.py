@@ -17,6 +17,8 @@ from robot_rl.hil.learner import HilTraining
 from robot_rl.hil.link.messages import PROTOCOL, End, Hello, Step, Welcome
 from robot_rl.learning.distributed import Processes
 from robot_rl.methods.registry import build_method
+from robot_rl.policies.store import load_base, save_policy
+from robot_rl.saved_policies.loading import policy_directory
 from robot_rl.training.components import OffPolicyComponents
 from robot_rl.training.logger import RunLogger
 from robot_rl.training.loop import Intervals, Run
@@ -33,8 +35,8 @@ def make(demonstrations: Path, base_run: Path, tmp_path: Path) -> Iterator[Make]
     (tmp_path / "run").mkdir()
     with ExitStack() as closing:
 
-        def make(*more: str) -> HilTraining:
-            options = arguments(demonstrations, base_run, tmp_path, "run", "method.steps=200", *more)
+        def make(*more: str, base: Path = base_run) -> HilTraining:
+            options = arguments(demonstrations, base, tmp_path, "run", "method.steps=200", *more)
             config = compose(load_command("train"), options)
             inputs = train._run_inputs(config, torch.device("cpu"), Processes(), closing)
             method = build_method(config.method)
@@ -121,7 +123,7 @@ def test_an_actor_that_comes_back_cuts_its_own_episode_alone(make: Make, tmp_pat
     assert last.sum(1).tolist() == [0, 1]
     assert training._welcome(0, hello).job["seed"] != welcome.job["seed"]
     # Its spool is of another actor.
-    with pytest.raises(ValueError, match="of another run or actor: give spool=…"):
+    with pytest.raises(ValueError, match="of another run, base policy or actor: begin a new run, or give"):
         training._welcome(0, Hello(protocol=PROTOCOL, src="n", connection=0, run=welcome.run, episodes=()))
 
 
@@ -152,6 +154,20 @@ def test_episodes_of_two_spools_with_the_same_numbers_are_never_mixed(make: Make
     welcome = hello("a", 0, 4)
     assert (welcome.episode, welcome.index) == (4, 0)
     assert stream.state_dict()["received"] == {"a": 1, "b": 3}
+
+
+def test_a_spool_of_another_base_is_refused_also_without_a_checkpoint(
+    make: Make, base_run: Path, tmp_path: Path
+) -> None:
+    """Its features and samples are those of the base that acted."""
+    welcome = make()._welcome(0, Hello(protocol=PROTOCOL, src="n", connection=0, run="", episodes=()))
+    hello = Hello(protocol=PROTOCOL, src="n", connection=0, run=welcome.run, episodes=(0,))
+    assert make()._welcome(0, hello).run == welcome.run
+    base, meta = load_base(policy_directory(base_run))
+    next(base.parameters()).data += 1
+    save_policy(base, tmp_path / "other", meta)
+    with pytest.raises(ValueError, match="of another run or base policy: begin a new run"):
+        make(base=tmp_path / "other")._welcome(0, hello)
 
 
 def test_the_end_of_an_episode_after_the_last_checkpoint_stays_at_the_actor(make: Make) -> None:

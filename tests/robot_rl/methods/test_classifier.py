@@ -182,6 +182,22 @@ def test_datasets_without_images_or_episodes_are_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_task_or_camera_that_the_dataset_lacks_is_refused(
+    robot_rl: RunCommand, dataset: Path, tmp_path: Path
+) -> None:
+    for options, message in (
+        (("task=can",), "is of task lift, and task=can: choose that one"),
+        (("task.cameras=[front,side]",), "has no images of side: it has those of front"),
+        (
+            ("task.cameras=[front]", "task.image_size=[32,32]"),
+            r"has images of \[84, 84\]: set task.image_size",
+        ),
+    ):
+        with pytest.raises(UserError, match=message):
+            trained(robot_rl, dataset, tmp_path, "other", *options)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_base_is_refused_since_no_policy_is_trained(robot_rl: RunCommand, tmp_path: Path) -> None:
     for base in ("base=flow", "base.width=99", f"base={tmp_path}"):
         with pytest.raises(UserError, match="method=classifier trains no policy, and needs no base"):
