@@ -19,6 +19,7 @@ from robot_rl.imagination.config import StateModelConfig
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.imagination.world_model import Situation
+from robot_rl.learning.config import PriorDataConfig
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS, build_method
 from robot_rl.policies.bases.flow import FlowConfig, FlowPolicy
@@ -53,7 +54,7 @@ def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> Imagin
     """Measure all with a method's default options on the CPU; `seconds` for each figure but the fit."""
     _save_base(scratch)
     kind = METHODS[method]
-    assert issubclass(kind, OffPolicyMethod)
+    assert issubclass(kind.config_type, PriorDataConfig)
     config = kind.config_type(num_envs=1, critic_warmup=0, demo_ratio=0.0, replay_capacity=_EPISODES * _STEPS)
     task = load_group("task", "lift", TaskConfig)
     inputs = RunInputs(task, RunBase(str(scratch)), None, seed, torch.device("cpu"))

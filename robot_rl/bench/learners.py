@@ -53,7 +53,7 @@ def small_options(encoder: str | None, rows: int = ROWS) -> dict[str, Any]:
         encoder: value of `method.encoder`; None to learn from states.
         rows: transitions in the replay.
     """
-    options: dict[str, Any] = {"num_envs": 1, "critic_warmup": 0, "demo_ratio": 0.0, "replay_capacity": rows}
+    options: dict[str, Any] = {"num_envs": 1, "critic_warmup": 0, "replay_capacity": rows}
     return {**options, **({"encoder": encoder} if encoder else {})}
 
 

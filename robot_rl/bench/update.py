@@ -184,7 +184,6 @@ def _ours(size: Size, device: torch.device, seed: int) -> Action:
         batch_size=size.batch,
         critic_warmup=0,
         actor_every=1,
-        demo_ratio=0.0,
         n_step=1,
         gamma=0.99,
         num_critics=size.num_critics,

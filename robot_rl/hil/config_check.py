@@ -36,7 +36,7 @@ def check_hil_config(config: HilConfig, method: MethodConfig) -> None:
         )
     # One of several actors may make all steps.
     needed = method.steps * config.actors
-    if max(method.demo_ratios) > 0 and method.replay_capacity < needed:
+    if method.uses_demonstrations and method.replay_capacity < needed:
         steps = f"method.steps={method.steps}"
         steps += f" times hil.actors={config.actors}" if config.actors > 1 else ""
         raise ValueError(

@@ -22,7 +22,7 @@ STEPS, DECISIONS = "steps", "decisions"
 
 @dataclass
 class OffPolicyConfig:
-    """Off-policy learning with an ensemble of critics and prior data."""
+    """Off-policy learning with an ensemble of critics."""
 
     name: str = "???"
     """Name of the method."""
@@ -40,12 +40,6 @@ class OffPolicyConfig:
     """Critic updates per actor update."""
     batch_size: int = 256
     """Transitions per update."""
-    demo_ratio: float = 0.5
-    """Fraction of each batch sampled from demonstrations at the start, in [0, 1); 0 uses none."""
-    demo_ratio_end: float | None = None
-    """Fraction at the end, in [0, 1); null keeps `demo_ratio`."""
-    demo_ratio_steps: int = 20_000
-    """Environment steps over which the fraction changes from start to end."""
     success_weight: float = 1.0
     """Sampling weight of steps of successful episodes, relative to failed and open ones; at least 1."""
     n_step: int = 8
@@ -89,12 +83,8 @@ class OffPolicyConfig:
 
     def __post_init__(self) -> None:
         counts = ("num_envs", "batch_size", "num_critics", "critics_per_target", "actor_every")
-        check_counts(self, *counts, "demo_ratio_steps")
+        check_counts(self, *counts)
         check_hidden_and_gamma(self.hidden, self.gamma)
-        for name in ("demo_ratio", "demo_ratio_end"):
-            ratio = getattr(self, name)
-            if ratio is not None and not 0 <= ratio < 1:
-                raise ValueError(f"method.{name}={ratio}: choose it in [0, 1)")
         if self.critics_per_target > self.num_critics:
             raise ValueError(
                 f"method.critics_per_target={self.critics_per_target} is more than "
@@ -143,9 +133,14 @@ class OffPolicyConfig:
             raise ValueError(f"method.success_weight={self.success_weight}: choose 1 to 100")
 
     @property
-    def demo_ratios(self) -> tuple[float, float]:
-        """Fraction of each batch from demonstrations, at the start and at the end."""
-        return self.demo_ratio, self.demo_ratio if self.demo_ratio_end is None else self.demo_ratio_end
+    def uses_demonstrations(self) -> bool:
+        """Whether batches have transitions of demonstrations."""
+        return False
+
+    def demo_fraction(self, step: int) -> float:
+        """Fraction of a batch from demonstrations at an environment step."""
+        del step
+        return 0.0
 
     @property
     def one_actor_only(self) -> str:
@@ -164,7 +159,40 @@ class OffPolicyConfig:
 
 
 @dataclass
-class ChunkConfig(OffPolicyConfig):
+class PriorDataConfig(OffPolicyConfig):
+    """Off-policy learning from demonstrations too (RLPD, arXiv 2302.02948)."""
+
+    demo_ratio: float = 0.5
+    """Fraction of each batch sampled from demonstrations at the start, in [0, 1); 0 uses none."""
+    demo_ratio_end: float | None = None
+    """Fraction at the end, in [0, 1); null keeps `demo_ratio`."""
+    demo_ratio_steps: int = 20_000
+    """Environment steps over which the fraction changes from start to end."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_counts(self, "demo_ratio_steps")
+        for name in ("demo_ratio", "demo_ratio_end"):
+            ratio = getattr(self, name)
+            if ratio is not None and not 0 <= ratio < 1:
+                raise ValueError(f"method.{name}={ratio}: choose it in [0, 1)")
+
+    @property
+    def _demo_ratios(self) -> tuple[float, float]:
+        """Fraction at the start and at the end."""
+        return self.demo_ratio, self.demo_ratio if self.demo_ratio_end is None else self.demo_ratio_end
+
+    @property
+    def uses_demonstrations(self) -> bool:
+        return max(self._demo_ratios) > 0
+
+    def demo_fraction(self, step: int) -> float:
+        first, last = self._demo_ratios
+        return first + min(step / self.demo_ratio_steps, 1.0) * (last - first)
+
+
+@dataclass
+class ChunkConfig(PriorDataConfig):
     """Off-policy learning of executed chunks."""
 
     windows: str = STEPS

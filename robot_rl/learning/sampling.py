@@ -50,11 +50,7 @@ class MixedSampler:
 
     def demo_fraction(self, step: int) -> float:
         """Fraction of a batch from prior data at an environment step."""
-        config = self.config
-        if self.demos is None:
-            return 0.0
-        first, last = config.demo_ratios
-        return first + min(step / max(config.demo_ratio_steps, 1), 1.0) * (last - first)
+        return self.config.demo_fraction(step) if self.demos else 0.0
 
     def sample(self, step: int, rows: int | None = None) -> Batch:
         """One batch of `rows` windows (None: `batch_size`); prior data come last, demonstrations last."""

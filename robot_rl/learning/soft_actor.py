@@ -23,13 +23,11 @@ from robot_rl.policies.nets.actors import GaussianActor
 
 
 @dataclass
-class SACConfig(OffPolicyConfig):
-    """Options of soft actor-critic."""
+class SoftActorConfig(OffPolicyConfig):
+    """Options of a soft actor."""
 
     init_alpha: float = 0.1
     """Initial entropy weight alpha (> 0), then tuned to the target entropy -A/2."""
-    backup_entropy: bool = False
-    """Whether targets include the next action's entropy (SAC) or rewards only (RLPD)."""
     actor_aggregation: str = "mean"
     """Aggregation over critics in the actor loss: `mean` (RLPD), `min` (SAC) or `quantile`."""
 
@@ -41,6 +39,17 @@ class SACConfig(OffPolicyConfig):
             raise ValueError(
                 f"method.actor_aggregation={self.actor_aggregation}: choose one of {', '.join(AGGREGATIONS)}"
             )
+
+
+@dataclass
+class SACConfig(SoftActorConfig):
+    """Options of soft actor-critic."""
+
+    backup_entropy: bool = False
+    """Whether targets include the next action's entropy (SAC) or rewards only (RLPD)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.backup_entropy and self.critic_loss == "hl_gauss":
             raise ValueError(
                 "method.backup_entropy=true makes values that leave the bins of critic_loss=hl_gauss; "
@@ -96,7 +105,7 @@ class SoftActor(SavedParts):
 
     def __init__(
         self,
-        config: SACConfig,
+        config: SoftActorConfig,
         actor: GaussianActor,
         size: int,
         noise: Callable[[int, int], Tensor],
@@ -114,11 +123,11 @@ class SoftActor(SavedParts):
         """Action [B, D] and its log density [B]."""
         return self.actor.sample(x, self._noise(len(x), self.size))
 
-    def td_target(self, critics: Critics, batch: Batch, value: Tensor, log_prob: Tensor) -> Tensor:
-        """Targets [B] for values [B] of the actor's next actions and their log densities [B]."""
-        if not self.config.backup_entropy:
-            return critics.td_target(batch, value)
-        # Not clamped: with entropy, values may leave the range of returns.
+    def entropy_target(self, batch: Batch, value: Tensor, log_prob: Tensor) -> Tensor:
+        """Targets [B] with entropy, for values [B] of the actor's next actions and their log densities [B].
+
+        They are not clamped: with entropy, values may leave the range of returns.
+        """
         soft = value - self.temperature.alpha() * log_prob
         return batch["reward"] + batch["discount"] * soft
 
@@ -176,7 +185,9 @@ class SACLearner(OffPolicyLearner):
             critics.sample_subset(self.generator) if config.critics_per_target < config.num_critics else None
         )
         value = critics.target_value(critics.target_features(after), self._as_critic_action(action), subset)
-        return self.soft.td_target(critics, batch, value, log_prob)
+        if config.backup_entropy:
+            return self.soft.entropy_target(batch, value, log_prob)
+        return critics.td_target(batch, value)
 
     def _update_actor(self, batch: Batch, features: Tensor) -> dict[str, Tensor]:
         def value(action: Tensor) -> Tensor:

@@ -66,16 +66,6 @@ class DSRLConfig(NoiseSACConfig):
     """Name of the method."""
     n_step: int = 0
     """Steps of the n-step return, a multiple of the executed steps h of a chunk; 0 for h."""
-    demo_ratio: float = 0.0
-    """Must be 0: demonstrations contain no noise."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if max(self.demo_ratios) > 0:
-            raise ValueError(
-                "method=dsrl learns from noise, and demonstrations contain none: leave out "
-                "method.demo_ratio and method.demo_ratio_end, or use method=dsrl_na"
-            )
 
 
 class DSRLLearner(SACLearner):

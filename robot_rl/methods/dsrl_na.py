@@ -100,7 +100,9 @@ class DSRLNALearner(OffPolicyLearner):
     def _td_target(self, batch: Batch) -> Tensor:
         """Critic target y of Q^A."""
         value, log_prob = self._next_value(observation(batch, "next."), self.generator)
-        return self.soft.td_target(self.critics, batch, value, log_prob)
+        if self.config.backup_entropy:
+            return self.soft.entropy_target(batch, value, log_prob)
+        return self.critics.td_target(batch, value)
 
     def _next_value(self, obs: ObservationBatch, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Value [B] of the chunk of the actor's noise, and the noise's log density [B]."""

@@ -27,7 +27,7 @@ from robot_rl.learning.critics import Critics, aggregate, gradient_step
 from robot_rl.learning.imitation import BaseFinetuner, bc_loss
 from robot_rl.learning.off_policy import OffPolicyLearner, observation, stored_base_samples
 from robot_rl.learning.sampling import Window
-from robot_rl.learning.soft_actor import SACConfig, SoftActor, Temperature, check_alpha_min
+from robot_rl.learning.soft_actor import SoftActor, SoftActorConfig, Temperature, check_alpha_min
 from robot_rl.methods.method import AgentContext, OffPolicyMethod, ReplayContent
 from robot_rl.policies.bases.base_policy import BasePolicy, Chunk
 from robot_rl.policies.bases.uniform import UniformPolicy
@@ -37,7 +37,7 @@ from robot_rl.policies.nets.encoder import ObservationBatch
 
 
 @dataclass
-class ExpoConfig(CandidatesConfig, SACConfig):
+class ExpoConfig(CandidatesConfig, SoftActorConfig):
     """Edits of chunks, best of 2N candidates by value (EXPO)."""
 
     name: str = "expo"
@@ -62,8 +62,6 @@ class ExpoConfig(CandidatesConfig, SACConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.backup_entropy:
-            raise ValueError("method.backup_entropy=true: the targets of method=expo contain no entropy")
         check_scales(self, "edit_scale", "gripper_scale")
         check_not_negative(self, "bc_weight", "base_lr")
         check_alpha_min(self.alpha_min, self.init_alpha)

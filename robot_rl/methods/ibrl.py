@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay_buffer import Batch
-from robot_rl.learning.config import OffPolicyConfig, check_not_negative
+from robot_rl.learning.config import PriorDataConfig, check_not_negative
 from robot_rl.learning.critics import Critics
 from robot_rl.learning.off_policy import DeterministicActorLearner, observation
 from robot_rl.methods.method import AgentContext, OffPolicyMethod, ReplayContent
@@ -28,7 +28,7 @@ from robot_rl.policies.nets.critic import ValueSpec
 
 
 @dataclass
-class IBRLConfig(OffPolicyConfig):
+class IBRLConfig(PriorDataConfig):
     """Choice between the base and a new actor (IBRL)."""
 
     name: str = "ibrl"

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay_buffer import Batch
-from robot_rl.learning.config import OffPolicyConfig, check_not_negative, check_scales
+from robot_rl.learning.config import PriorDataConfig, check_not_negative, check_scales
 from robot_rl.learning.critics import Critics
 from robot_rl.learning.off_policy import DeterministicActorLearner, observation
 from robot_rl.methods.method import AgentContext, OffPolicyMethod, ReplayContent
@@ -27,7 +27,7 @@ from robot_rl.policies.nets.encoder import ObservationBatch
 
 
 @dataclass
-class ResidualConfig(OffPolicyConfig):
+class ResidualConfig(PriorDataConfig):
     """Off-policy residual on single actions (ResFiT)."""
 
     name: str = "residual"

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from robot_rl.data.replay_buffer import Batch
 from robot_rl.envs.action import ActionSpec
-from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.learning.config import OffPolicyConfig, PriorDataConfig
 from robot_rl.learning.critics import Critics, gradient_step, polyak_update
 from robot_rl.learning.learner import SavedParts
 from robot_rl.learning.off_policy import observation
@@ -72,7 +72,7 @@ class GripperLearner(SavedParts):
 
 
 @dataclass
-class RLPDConfig(SACConfig):
+class RLPDConfig(SACConfig, PriorDataConfig):
     """SAC with prior data and no base (RLPD)."""
 
     name: str = "rlpd"

@@ -199,7 +199,7 @@ def build_off_policy(
     switch = switch_cost(context.action_spec, config.gripper_penalty)
     demos = dataset = None
     told = envs.task.instructions
-    if max(config.demo_ratios) > 0:
+    if config.uses_demonstrations:
         dataset = _open_demonstrations(inputs, config.name, envs, context.base, fields)
     else:
         _note_unread_data(inputs, config.name)

@@ -22,7 +22,7 @@ from robot_rl.data.dataset import Dataset, make_windows
 from robot_rl.data.replay_buffer import SOURCES, ReplayBuffer
 from robot_rl.evaluation.initial_states import load_states, split_seeds
 from robot_rl.factory import make_robosuite_env
-from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.learning.config import PriorDataConfig
 from robot_rl.learning.sampling import MixedSampler, Window
 from robot_rl.rollout import episode_seed
 from tests.robot_rl.data import small_dataset
@@ -119,7 +119,7 @@ def replay_sampling() -> dict[str, Any]:
 
 def demo_schedule() -> dict[str, Any]:
     """Fraction of demonstrations in a batch over a run, and the steps sampled from online and prior data."""
-    config = OffPolicyConfig(
+    config = PriorDataConfig(
         batch_size=8, n_step=2, gamma=0.5, demo_ratio=0.75, demo_ratio_end=0.25, demo_ratio_steps=1024
     )
     sampler = MixedSampler(config, filled_replay(1), filled_replay(2), Window(), seed=3)

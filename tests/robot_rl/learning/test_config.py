@@ -2,7 +2,7 @@
 
 import pytest
 
-from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.learning.config import OffPolicyConfig, PriorDataConfig
 
 
 @pytest.mark.parametrize(
@@ -19,12 +19,13 @@ from robot_rl.learning.config import OffPolicyConfig
         ({"tau": 5.0}, r"tau=5\.0: choose it in \(0, 1\]"),
         ({"critic_warmup": -3}, "critic_warmup=-3: choose 0"),
         ({"demo_ratio_steps": -5}, "demo_ratio_steps=-5: choose 1 or more"),
+        ({"demo_ratio_end": 1.0}, r"demo_ratio_end=1\.0: choose it in \[0, 1\)"),
         ({"warmup_steps": 8}, "no step is complete yet .* more than method.num_envs=8"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        OffPolicyConfig(**options)  # type: ignore[arg-type]
+        PriorDataConfig(**options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 
 from robot_rl.cli.compose import compose
 from robot_rl.cli.main import load_command
-from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.learning.config import PriorDataConfig
 from robot_rl.learning.imitation import bc_loss
 from robot_rl.learning.off_policy import stored_base_samples
 from robot_rl.learning.sampling import MixedSampler, Window
@@ -59,8 +59,8 @@ def test_padding_after_the_end_of_an_episode_is_not_imitated() -> None:
 def test_demonstration_fraction_follows_its_schedule(
     options: dict[str, float], parts: tuple[float, float]
 ) -> None:
-    config = OffPolicyConfig(**options, demo_ratio_steps=100)
-    assert config.demo_ratios == parts
+    config = PriorDataConfig(**options, demo_ratio_steps=100)
+    assert config.uses_demonstrations == (max(parts) > 0)
     replay = object()
     mixture = MixedSampler(config, replay, replay, Window(), seed=0)  # type: ignore[arg-type]
     assert [mixture.demo_fraction(step) for step in (0, 50, 100, 1000)] == pytest.approx(

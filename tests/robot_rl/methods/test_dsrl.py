@@ -1,6 +1,7 @@
 """DSRL and DSRL-NA: critic target, distillation, temperature, exact resumption, refused options."""
 
 import copy
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -169,10 +170,10 @@ def test_temperature_floor_is_in_units_of_the_range_of_returns(offset: float) ->
     assert learner.soft.temperature.alpha() == pytest.approx(0.0029 * (high - low), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["demo_ratio", "demo_ratio_end"])
-def test_dsrl_refuses_demonstrations(name: str) -> None:
-    with pytest.raises(ValueError, match="dsrl_na"):
-        DSRLConfig(**{name: 0.5})
+def test_only_the_critics_of_chunks_learn_from_demonstrations_which_contain_no_noise() -> None:
+    assert not any(option.name.startswith("demo") for option in fields(DSRLConfig))
+    assert not DSRLConfig().uses_demonstrations
+    assert DSRLNAConfig().uses_demonstrations
 
 
 @pytest.mark.parametrize(

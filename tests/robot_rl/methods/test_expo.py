@@ -262,7 +262,6 @@ def test_resumed_learner_continues_exactly(changes: dict) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"backup_entropy": True}, "backup_entropy"),
         ({"edit_scale": 0.0}, "edit_scale"),
         ({"gripper_scale": 3.0}, "gripper_scale"),
         ({"target_candidates": 4}, "target_candidates"),

@@ -10,7 +10,7 @@ import torch
 
 from robot_rl.cli.compose import load_group
 from robot_rl.envs.task import TaskConfig
-from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.learning.config import OffPolicyConfig, PriorDataConfig
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS
 from robot_rl.policies.bases.imitation import ImitationConfig
@@ -72,7 +72,8 @@ def test_without_demonstrations_states_are_standardised_by_the_range_of_the_base
 ) -> None:
     kind = METHODS[method]
     assert issubclass(kind, OffPolicyMethod)
-    chosen = kind(kind.config_type(num_envs=1, hidden=[16, 16], demo_ratio=0.0))
+    alone = {"demo_ratio": 0.0} if issubclass(kind.config_type, PriorDataConfig) else {}
+    chosen = kind(kind.config_type(num_envs=1, hidden=[16, 16], **alone))
     task = load_group("task", "lift", TaskConfig)
     inputs = RunInputs(task, RunBase(str(base_run)), None, 0, torch.device("cpu"))
     with ExitStack() as resources:
