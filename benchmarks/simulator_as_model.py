@@ -24,7 +24,7 @@ from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.layout import Layout
-from robot_rl.imagination.world_model import Prediction, Situation
+from robot_rl.imagination.world_model import ChunkStart, Prediction
 from robot_rl.methods.method import AgentContext
 from robot_rl.training import build_imagination
 
@@ -64,15 +64,15 @@ class Simulated:
         return {}
 
     def step(
-        self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None
+        self, start: ChunkStart, chunk: Tensor, member: Tensor, length: Tensor | None = None
     ) -> Prediction:
         count, h = chunk.shape[:2]
         states, success = torch.zeros(count, h, len(self.scale)), torch.zeros(count, h)
-        starts = [self._state(frame) for frame in situation.frames[:, -1].numpy()]
+        starts = [self._state(frame) for frame in start.frames[:, -1].numpy()]
         if len(self._imagined) > _IMAGINED:
             self._imagined = {}
-        for row, start in enumerate(starts):
-            obs, succeeded = self._env.set_state(start), False
+        for row, begin in enumerate(starts):
+            obs, succeeded = self._env.set_state(begin), False
             for at in range(h):
                 if not succeeded and (length is None or at < length[row]):
                     obs, _, succeeded, _, _ = self._env.step(chunk[row, at].numpy())

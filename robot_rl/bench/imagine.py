@@ -18,7 +18,7 @@ from robot_rl.factory import make_robosuite_env
 from robot_rl.imagination.config import StateModelConfig
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.imagination import Imagination
-from robot_rl.imagination.world_model import Situation
+from robot_rl.imagination.world_model import ChunkStart
 from robot_rl.learning.config import PriorDataConfig
 from robot_rl.methods.method import OffPolicyMethod
 from robot_rl.methods.registry import METHODS, build_method
@@ -78,7 +78,7 @@ def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> Imagin
     window = torch.randint(_STEPS, (_PREDICTIONS,), generator=generator)
     states = torch.stack([episodes[0].states[window], episodes[0].states[window + 1]], 1)
     size = imagination.chunk
-    situation = Situation(states, torch.rand(_PREDICTIONS, size, ACTION))
+    start = ChunkStart(states, torch.rand(_PREDICTIONS, size, ACTION))
     chunk = torch.rand(_PREDICTIONS, size, ACTION)
     member = torch.randint(model.members, (_PREDICTIONS,), generator=generator)
 
@@ -88,7 +88,7 @@ def measure(method: str, seconds: float, scratch: Path, seed: int = 0) -> Imagin
 
     times = take_turns(
         {
-            "predict": lambda: model.step(situation, chunk, member),
+            "predict": lambda: model.step(start, chunk, member),
             "branches": imagination.imagine,
             "with": lambda: updates(imagination),
             "without": lambda: updates(None),

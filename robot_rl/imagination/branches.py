@@ -13,7 +13,7 @@ from torch import Tensor
 from robot_rl.data.replay_buffer import FREE, Batch, SwitchCost
 from robot_rl.imagination.layout import Layout
 from robot_rl.imagination.values import BaseSampler
-from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
+from robot_rl.imagination.world_model import ChunkStart, Prediction, WorldModel
 from robot_rl.learning.learner import ChunkLearner
 from robot_rl.policies.bases.base_policy import Chunk
 
@@ -39,7 +39,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Returns:
+class TaskReward:
     """Rewards of a task and how they are discounted."""
 
     gamma: float
@@ -71,8 +71,8 @@ class Returns:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A prediction that was judged."""
+class JudgedChunk:
+    """What a predicted chunk comes to."""
 
     length: Tensor
     """Valid steps of the chunk [B]."""
@@ -82,13 +82,13 @@ class Outcome:
     """Whether success is neither sure nor unlikely [B]."""
 
 
-def judge(prediction: Prediction, threshold: float) -> Outcome:
+def judge(prediction: Prediction, threshold: float) -> JudgedChunk:
     """The first step whose success is sure ends the chunk."""
     sure = prediction.success_low > threshold
     success = sure.any(1)
     h = sure.shape[1]
     length = torch.where(success, sure.float().argmax(1) + 1, h)
-    return Outcome(length, success, (prediction.success_high > DOUBT).any(1) & ~success)
+    return JudgedChunk(length, success, (prediction.success_high > DOUBT).any(1) & ~success)
 
 
 class Branches:
@@ -99,7 +99,7 @@ class Branches:
         model: WorldModel,
         learner: ChunkLearner,
         sample_base: BaseSampler | None,
-        returns: Returns,
+        task_reward: TaskReward,
         trace: float | None,
         fields: Collection[str],
         layout: Layout,
@@ -112,7 +112,7 @@ class Branches:
             model: predicts the results of chunks.
             learner: chooses the chunks.
             sample_base: queries the base; None if it cannot be queried at predicted states.
-            returns: the task's rewards.
+            task_reward: the task's rewards.
             trace: lambda of value expansion; None gives every chunk as a transition.
             fields: names of the policy's fields that the learner's batches have.
             layout: of the model's vectors.
@@ -120,17 +120,17 @@ class Branches:
         """
         self.ignore_uncertainty = ignore_uncertainty
         self.model, self.learner, self.sample_base = model, learner, sample_base
-        self.returns, self.trace, self.fields, self.layout = returns, trace, fields, layout
+        self.task_reward, self.trace, self.fields, self.layout = task_reward, trace, fields, layout
 
     @torch.no_grad()
     def imagine(
         self,
-        start: Situation,
+        start: ChunkStart,
         limits: Limits,
         generator: torch.Generator,
         stored: Chunk | None = None,
     ) -> Batch:
-        """Transitions of one branch from each situation, as a replay gives them, with their `weight` [B].
+        """Transitions of one branch from each start, as a replay gives them, with their `weight` [B].
 
         A base that cannot be queried has `stored` samples at the real states where branches begin. Branches
         have one chunk then, and nothing uses the samples of its next state, which are the same ones.
@@ -153,7 +153,7 @@ class Branches:
             kept = (uncertainty <= most) & ~outcome.doubtful & prediction.states.isfinite().all(2).all(1)
             after = now.after(chunk, prediction.states)
             samples_after = stored or self._sample_base(after, generator)
-            reward, discount = self.returns.of_chunk(chunk, now.past, outcome.length, outcome.success)
+            reward, discount = self.task_reward.of_chunk(chunk, now.past, outcome.length, outcome.success)
             row = self._row("", now, samples) | self._row("next.", after, samples_after)
             valid = torch.arange(chunk.shape[1]) < outcome.length[:, None]
             row |= {
@@ -187,19 +187,19 @@ class Branches:
             first = None if first is None else {name: value[going] for name, value in first.items()}
         return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
 
-    def _sample_base(self, situation: Situation, generator: torch.Generator) -> Chunk:
+    def _sample_base(self, start: ChunkStart, generator: torch.Generator) -> Chunk:
         assert self.sample_base is not None
-        return self.sample_base(situation.frames, generator)
+        return self.sample_base(start.frames, generator)
 
-    def _row(self, prefix: str, situation: Situation, samples: Chunk) -> Batch:
-        """The observation of a situation, and what the policy's fields hold of the base there."""
+    def _row(self, prefix: str, start: ChunkStart, samples: Chunk) -> Batch:
+        """The observation where a chunk begins, and what the policy's fields hold of the base there."""
         of_base = {
             "base": samples.actions[:, 0, 0],
             "base_samples": samples.actions,
             "base_sample_noise": samples.noise,
         }
         known = {name: value for name, value in of_base.items() if name in self.fields and value is not None}
-        row = self.layout.observation(situation.frames) | known
+        row = self.layout.observation(start.frames) | known
         return {f"{prefix}{name}": value for name, value in row.items()}
 
 

@@ -15,10 +15,10 @@ import scipy
 import torch
 from torch import Tensor
 
-from robot_rl.imagination.branches import DOUBT, Limits, Returns, judge
+from robot_rl.imagination.branches import DOUBT, Limits, TaskReward, judge
 from robot_rl.imagination.episodes import Episode, Steps
 from robot_rl.imagination.values import StateValues
-from robot_rl.imagination.world_model import Situation, WorldModel, situation
+from robot_rl.imagination.world_model import ChunkStart, WorldModel, chunk_start
 
 MAX_ERROR = 0.7
 """Largest error, relative to predicting that nothing moves."""
@@ -154,7 +154,7 @@ def replay_in_model(
     episodes: Sequence[Episode],
     model: WorldModel,
     values: StateValues,
-    returns: Returns,
+    task_reward: TaskReward,
     chunk: int,
     chunks: int,
     threshold: float,
@@ -167,7 +167,7 @@ def replay_in_model(
         episodes: new to the model.
         model: that is tested.
         values: V of real and of predicted states.
-        returns: the task's rewards.
+        task_reward: the task's rewards.
         chunk: steps h of an executed chunk.
         chunks: most chunks of a replay.
         threshold: of success so far, by which imagined rewards are judged.
@@ -178,7 +178,7 @@ def replay_in_model(
     start = steps.chunk_starts(h)
     window = steps.windows(start, h, chunks)
     member = torch.arange(len(start)) % model.members
-    now = situation(window)
+    now = chunk_start(window)
     alive = torch.arange(len(start))
     found: list[dict[str, Tensor]] = []
     gap = torch.zeros(0)
@@ -214,7 +214,7 @@ def replay_in_model(
             judged = judge(as_in_branch, threshold)
             imagined = as_in_branch.states, torch.minimum(judged.length, whole), judged.success
             outcomes = imagined, (real, length, succeeded)
-            gap, known = _backup_gap(returns, values, now, actions, outcomes, generator), ~judged.doubtful
+            gap, known = _backup_gap(task_reward, values, now, actions, outcomes, generator), ~judged.doubtful
         going = (length == h) & ~succeeded
         now, alive = now.after(actions, prediction.states)[going], alive[going]
     rows = {name: torch.cat([row[name] for row in found]) for name in found[0]}
@@ -230,9 +230,9 @@ def replay_in_model(
 
 
 def _backup_gap(
-    returns: Returns,
+    task_reward: TaskReward,
     values: StateValues,
-    now: Situation,
+    now: ChunkStart,
     chunk: Tensor,
     outcomes: tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]],
     generator: torch.Generator,
@@ -245,14 +245,14 @@ def _backup_gap(
     for states, length, success in outcomes:
         # The same random numbers on both sides of the difference.
         generator.set_state(before)
-        backups.append(_backup(returns, values, now, chunk, states, length, success, generator))
-    return (backups[0] - backups[1]) / returns.span
+        backups.append(_backup(task_reward, values, now, chunk, states, length, success, generator))
+    return (backups[0] - backups[1]) / task_reward.span
 
 
 def _backup(
-    returns: Returns,
+    task_reward: TaskReward,
     values: StateValues,
-    now: Situation,
+    now: ChunkStart,
     chunk: Tensor,
     states: Tensor,
     length: Tensor,
@@ -260,7 +260,7 @@ def _backup(
     generator: torch.Generator,
 ) -> Tensor:
     """R + gamma^len V(s') [B] of chunks after which the states [B, h, S] followed."""
-    reward, discount = returns.of_chunk(chunk, now.past, length, success)
+    reward, discount = task_reward.of_chunk(chunk, now.past, length, success)
     whole = torch.cat([now.frames, states], 1)
     at = torch.arange(len(chunk))
     frames = torch.stack([whole[at, length], whole[at, length + 1]], 1)

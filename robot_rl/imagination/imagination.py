@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from robot_rl.data.replay_buffer import Batch
-from robot_rl.imagination.branches import Branches, Limits, Returns
+from robot_rl.imagination.branches import Branches, Limits, TaskReward
 from robot_rl.imagination.config import ImaginationConfig
 from robot_rl.imagination.episodes import (
     Episode,
@@ -36,7 +36,7 @@ from robot_rl.imagination.gate import (
     replay_in_model,
 )
 from robot_rl.imagination.values import BaseSampler, LearnedValues, QueriedValues, StateValues
-from robot_rl.imagination.world_model import WorldModel, situation
+from robot_rl.imagination.world_model import WorldModel, chunk_start
 from robot_rl.learning.learner import CandidatesLearner, ChunkLearner
 from robot_rl.policies.bases.base_policy import Chunk
 
@@ -68,7 +68,7 @@ class Imagination:
         build_model: Callable[[], WorldModel],
         learner: ChunkLearner,
         sample_base: BaseSampler,
-        returns: Returns,
+        task_reward: TaskReward,
         fields: Collection[str],
         seed: int,
     ) -> None:
@@ -79,14 +79,14 @@ class Imagination:
             build_model: makes a model that has learned nothing, with the same weights each time.
             learner: of the run; a `CandidatesLearner` if the base cannot be queried at predicted states.
             sample_base: queries the base.
-            returns: the task's rewards.
+            task_reward: the task's rewards.
             fields: names of the policy's fields that the learner's batches have.
             seed: of the random numbers.
         """
         self._build_model = build_model
         self.config, self.model, self.learner = config, build_model(), learner
         self.sample_base = sample_base
-        self.chunk, self.returns, self.layout = sample_base.length, returns, sample_base.layout
+        self.chunk, self.task_reward, self.layout = sample_base.length, task_reward, sample_base.layout
         self.chunks = config.chunks
         """Most chunks of a branch."""
         self.episode_fields = self.layout.fields
@@ -104,7 +104,7 @@ class Imagination:
         queried = sample_base if sample_base.is_queryable else None
         blind = config.ignore_uncertainty
         self.branches = Branches(
-            self.model, learner, queried, returns, trace, fields, self.layout, ignore_uncertainty=blind
+            self.model, learner, queried, task_reward, trace, fields, self.layout, ignore_uncertainty=blind
         )
         self.gate = Gate(config.share)
         self.episodes: list[Episode] = []
@@ -227,7 +227,7 @@ class Imagination:
             new,
             self.model,
             self.values,
-            self.returns,
+            self.task_reward,
             self.chunk,
             self.chunks,
             self.limits.success if self.limits else UNTESTED,
@@ -263,7 +263,7 @@ class Imagination:
         """Steps before the episode's end, a gripper command or a jump of the value, once that is learned."""
         h, length = self.chunk, len(episode)
         found = set(range(max(0, length - 2 * h), length))
-        for dimension in self.returns.switch.dimensions:
+        for dimension in self.task_reward.switch.dimensions:
             command = episode.actions[:, dimension] > 0
             for at in (torch.nonzero(command[1:] != command[:-1]).squeeze(1) + 1).tolist():
                 found.update(range(max(0, at - h), at + 1))
@@ -322,7 +322,7 @@ class Imagination:
         )
         rows = self._steps.starts[drawn]
         window = self._steps.windows(rows, self.chunk)
-        start = situation(window)
+        start = chunk_start(window)
         stored = self._stored_samples(self._steps, rows) if self._learned_values else None
         made = self.branches.imagine(start, self.limits, self.generator, stored)
         count = len(made["reward"])

@@ -16,7 +16,7 @@ from robot_rl.data.replay_buffer import ReplayBuffer
 from robot_rl.imagination.branches import judge
 from robot_rl.imagination.episodes import Episode, Steps
 from robot_rl.imagination.imagination import Imagination
-from robot_rl.imagination.world_model import Situation, situation
+from robot_rl.imagination.world_model import ChunkStart, chunk_start
 from robot_rl.policies.bases.base_policy import ObservationHistory
 from robot_rl.policies.chunk_runner import ChunkRunner, latest_frame
 
@@ -42,12 +42,12 @@ class Planner:
             return values
         count, candidates = values.shape
         each = torch.arange(count).repeat_interleave(candidates)
-        now, chunk = self._situation(obs, chunks.shape[2])[each], chunks.flatten(0, 1)
+        now, chunk = self._chunk_start(obs, chunks.shape[2])[each], chunks.flatten(0, 1)
         # One member for all candidates of a state, so that they are compared by the same dynamics.
         member = torch.randint(imagination.model.members, (count,), generator=generator)[each]
         prediction = imagination.model.step(now, chunk, member)
         outcome = judge(prediction, limits.success)
-        reward, discount = imagination.returns.of_chunk(chunk, now.past, outcome.length, outcome.success)
+        reward, discount = imagination.task_reward.of_chunk(chunk, now.past, outcome.length, outcome.success)
         after = now.after(chunk, prediction.states)
         score = reward + discount * imagination.values(after.frames, generator)
         known = limits.uncertainty_of(prediction.disagreement) <= limits.uncertainty[0]
@@ -56,7 +56,7 @@ class Planner:
         offset = torch.where(known, values - score, 0.0).sum(1) / known.sum(1).clamp(min=1)
         return torch.where(known, score + offset[:, None], values)
 
-    def _situation(self, obs: ObservationHistory, chunk: int) -> Situation:
+    def _chunk_start(self, obs: ObservationHistory, chunk: int) -> ChunkStart:
         """Where the environments [b] are that start a chunk of h steps."""
         imagination, episodes = self.imagination, []
         fields = imagination.layout.fields
@@ -68,4 +68,4 @@ class Planner:
             actions = torch.cat([rows["action"].cpu(), rows["action"].new_zeros(1, rows["action"].shape[1])])
             episodes.append(Episode(states, actions, success=False))
         steps = Steps(episodes, imagination.config.context_chunks)
-        return situation(steps.windows(steps.last.unique() - 1, chunk))
+        return chunk_start(steps.windows(steps.last.unique() - 1, chunk))

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from robot_rl.imagination.config import StateModelConfig
 from robot_rl.imagination.episodes import Context, Episode, Steps, Windows
-from robot_rl.imagination.world_model import Prediction, Situation
+from robot_rl.imagination.world_model import ChunkStart, Prediction
 from robot_rl.policies.nets.critic import EnsembleLinear
 
 _CLASSIFIER_HIDDEN = 64
@@ -118,22 +118,22 @@ class StateModel(nn.Module):
 
     @torch.no_grad()
     def step(
-        self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None
+        self, start: ChunkStart, chunk: Tensor, member: Tensor, length: Tensor | None = None
     ) -> Prediction:
-        frames, context = self._encode(situation.frames), situation.context
+        frames, context = self._encode(start.frames), start.context
         seen = context and context.encoded(self._encode)
         steps = torch.arange(chunk.shape[1])
         mask = torch.ones(chunk.shape[:2])
         if length is not None:
             mask = (steps < length[:, None]).float()
-        means = self._predict(frames, situation.past, chunk, mask, seen)
+        means = self._predict(frames, start.past, chunk, mask, seen)
         logits = self._logits(means)
         # An episode ends with its success, so a step's probability holds if none before it succeeded.
         success = 1 - (1 - logits.sigmoid() * mask).cumprod(2)
         ends = means[:, :, -1] if length is None else means[:, torch.arange(len(chunk)), length - 1]
         chosen = means[member, torch.arange(len(chunk))]
         return Prediction(
-            self._renormalize(self._decode(chosen, situation.frames[:, -1:])),
+            self._renormalize(self._decode(chosen, start.frames[:, -1:])),
             success.amin(0),
             success.amax(0),
             self._spread(ends),

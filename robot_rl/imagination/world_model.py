@@ -20,7 +20,7 @@ class WorldModelLost(ServerLost):
 
 
 @dataclass(frozen=True)
-class Situation:
+class ChunkStart:
     """Where a chunk begins. States hold no velocities, hence two frames and the actions before."""
 
     frames: Tensor
@@ -30,18 +30,18 @@ class Situation:
     context: Context | None = None
     """What happened before; None where the model does not look at it."""
 
-    def after(self, chunk: Tensor, states: Tensor) -> "Situation":
+    def after(self, chunk: Tensor, states: Tensor) -> "ChunkStart":
         """Where the next chunk begins, once the actions [B, h, A] have led to the states [B, h, S]."""
         seen = torch.cat([self.frames[:, -1:], states], 1)
-        return Situation(seen[:, -2:], chunk, self.context and self.context.after(self.frames[:, -1], chunk))
+        return ChunkStart(seen[:, -2:], chunk, self.context and self.context.after(self.frames[:, -1], chunk))
 
-    def __getitem__(self, rows: Tensor) -> "Situation":
-        return Situation(self.frames[rows], self.past[rows], self.context and self.context[rows])
+    def __getitem__(self, rows: Tensor) -> "ChunkStart":
+        return ChunkStart(self.frames[rows], self.past[rows], self.context and self.context[rows])
 
 
-def situation(windows: Windows) -> Situation:
+def chunk_start(windows: Windows) -> ChunkStart:
     """Where windows [B] begin."""
-    return Situation(windows.frames, windows.past, windows.context)
+    return ChunkStart(windows.frames, windows.past, windows.context)
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ class WorldModel(Protocol):
         ...
 
     def step(
-        self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None
+        self, start: ChunkStart, chunk: Tensor, member: Tensor, length: Tensor | None = None
     ) -> Prediction:
         """Predict the result of chunks [B, h, A].
 
         Args:
-            situation: where they begin.
+            start: where they begin.
             chunk: executed actions; those from `length` on are not looked at.
             member: which of the model's variants predicts the states [B]; constant over a branch.
             length: executed steps [B], in 1..h; h if None.

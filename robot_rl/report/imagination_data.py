@@ -18,7 +18,7 @@ from robot_rl.imagination.gate import EpisodeTest
 from robot_rl.imagination.imagination import read_limits, read_pool
 from robot_rl.imagination.latent_model import LatentModel, LatentShape
 from robot_rl.imagination.state_model import Shape, StateModel
-from robot_rl.imagination.world_model import Situation, WorldModel, situation
+from robot_rl.imagination.world_model import ChunkStart, WorldModel, chunk_start
 from robot_rl.runs import check_is_run, list_checkpoints
 from robot_rl.training.checkpoint import load_checkpoint
 
@@ -142,7 +142,7 @@ def measure_horizon(data: ImaginationData) -> Horizon | None:
         return None
     linear = _Linear(data.episodes[: data.learned], h, model.scale)
     member = torch.arange(len(start)) % model.members
-    begin = situation(window)
+    begin = chunk_start(window)
     now = {"model": begin[alive], "linear": begin[alive]}
     found: dict[str, list[float]] = {"model": [], "persistence": [], "linear": []}
     windows = []
@@ -169,27 +169,27 @@ def measure_horizon(data: ImaginationData) -> Horizon | None:
 
 
 class _Linear:
-    """Least squares from a situation and a chunk to the states after each step."""
+    """Least squares from where a chunk begins and its actions to the states after each step."""
 
     def __init__(self, episodes: Sequence[Episode], chunk: int, scale: Tensor) -> None:
         steps = Steps(episodes)
         window = steps.windows(steps.starts, chunk)
         whole = window.seen.all(1)
         self._scale = scale
-        begin = situation(window)[whole]
+        begin = chunk_start(window)[whole]
         inputs = self._inputs(begin, window.actions[whole])
         change = ((window.states[whole] - begin.frames[:, -1:]) / scale).flatten(1).double()
         gram = inputs.T @ inputs
         ridge = _RIDGE * max(len(inputs), 1) * torch.eye(len(gram), dtype=torch.double)
         self._weight = torch.linalg.solve(gram + ridge, inputs.T @ change)
 
-    def step(self, situation: Situation, chunk: Tensor) -> Tensor:
-        change = (self._inputs(situation, chunk) @ self._weight).float().unflatten(1, (chunk.shape[1], -1))
-        return situation.frames[:, -1:] + self._scale * change
+    def step(self, start: ChunkStart, chunk: Tensor) -> Tensor:
+        change = (self._inputs(start, chunk) @ self._weight).float().unflatten(1, (chunk.shape[1], -1))
+        return start.frames[:, -1:] + self._scale * change
 
-    def _inputs(self, situation: Situation, chunk: Tensor) -> Tensor:
-        frames = situation.frames / self._scale
-        parts = (frames[:, 1], frames[:, 1] - frames[:, 0], situation.past.flatten(1), chunk.flatten(1))
+    def _inputs(self, start: ChunkStart, chunk: Tensor) -> Tensor:
+        frames = start.frames / self._scale
+        parts = (frames[:, 1], frames[:, 1] - frames[:, 0], start.past.flatten(1), chunk.flatten(1))
         inputs = torch.cat(parts, 1).double()
         return torch.cat([inputs, inputs.new_ones(len(inputs), 1)], 1)
 

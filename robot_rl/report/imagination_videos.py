@@ -16,7 +16,7 @@ from robot_rl.envs.shown_state import ShownState
 from robot_rl.envs.task import TaskConfig
 from robot_rl.factory import make_robosuite_env
 from robot_rl.imagination.episodes import Episode, Steps
-from robot_rl.imagination.world_model import WorldModel, situation
+from robot_rl.imagination.world_model import WorldModel, chunk_start
 from robot_rl.report.imagination_data import ImaginationData
 
 SIZE = 256
@@ -56,7 +56,7 @@ def imagined_states(
     steps = Steps([episode], history)
     start = torch.arange(0, len(episode), chunk * chunks)
     window = steps.windows(start, chunk, chunks)
-    now = situation(window)
+    now = chunk_start(window)
     member = torch.zeros(len(start), dtype=torch.int64)
     parts = []
     for depth in range(chunks):

@@ -7,7 +7,7 @@ from itertools import accumulate
 from robot_rl.data.replay_buffer import ReplayBuffer
 from robot_rl.envs.robot_task import RobotTask
 from robot_rl.envs.vector import TaskVectorEnv
-from robot_rl.imagination.branches import Returns
+from robot_rl.imagination.branches import TaskReward
 from robot_rl.imagination.config import (
     ImaginationConfig,
     LatentModelConfig,
@@ -60,7 +60,7 @@ def build_imagination(
     layout = Layout(spec.state_size, frames, copies, context.base.features_of_state)
     samples = BaseSampler(context.base, max(method.replay_content.base_samples, 1), chunk, layout)
     _check_imagination(config, method, learner, context, samples.is_queryable)
-    returns = Returns(
+    task_reward = TaskReward(
         method.config.gamma,
         method.config.reward_offset,
         switch_cost(context.action_spec, method.config.gripper_penalty),
@@ -68,7 +68,7 @@ def build_imagination(
     )
     fields = method.replay_content.policy_fields
     build_model = partial(_build_world_model, config, context, envs, layout, chunk, accept)
-    imagination = Imagination(config, build_model, learner, samples, returns, fields, context.seed)
+    imagination = Imagination(config, build_model, learner, samples, task_reward, fields, context.seed)
     for stream in range(demos.streams if demos else 0):
         assert demos
         rows = demos.episode_rows(stream, imagination.episode_fields, is_open=False)

@@ -21,7 +21,7 @@ from robot_rl.hardware.protocol.sockets import ClientSockets
 from robot_rl.hardware.realtime import message_context
 from robot_rl.imagination.config import RemoteModelConfig
 from robot_rl.imagination.episodes import Episode
-from robot_rl.imagination.world_model import Prediction, Situation, WorldModelLost
+from robot_rl.imagination.world_model import ChunkStart, Prediction, WorldModelLost
 from robot_rl.world_model_server.messages import (
     PROTOCOL,
     Add,
@@ -155,12 +155,12 @@ class RemoteModel:
         return fitted.losses
 
     def step(
-        self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None
+        self, start: ChunkStart, chunk: Tensor, member: Tensor, length: Tensor | None = None
     ) -> Prediction:
         request = Step(
             number=self._next(),
-            frames=pack_tensor(situation.frames),
-            past=pack_tensor(situation.past),
+            frames=pack_tensor(start.frames),
+            past=pack_tensor(start.past),
             chunk=pack_tensor(chunk),
             member=pack_tensor(member),
             length=None if length is None else pack_tensor(length),
@@ -181,7 +181,7 @@ class RemoteModel:
             raise self._lost("its success_low and success_high are not bounds of a probability")
         if (made.disagreement < 0).any():
             raise self._lost("its disagreement is negative")
-        moved = (made.states - situation.frames[:, -1:]) / self._scale
+        moved = (made.states - start.frames[:, -1:]) / self._scale
         if not (moved.abs() < _FARTHEST).all():
             raise self._lost(f"its states are {_FARTHEST:,.0f} standard deviations or more from those before")
         return made

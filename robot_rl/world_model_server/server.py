@@ -25,7 +25,7 @@ from robot_rl.hardware.protocol.security import load_server_keys
 from robot_rl.hardware.protocol.sockets import ServerSockets, reply
 from robot_rl.hardware.realtime import message_context
 from robot_rl.imagination.episodes import Episode
-from robot_rl.imagination.world_model import Situation, WorldModel
+from robot_rl.imagination.world_model import ChunkStart, WorldModel
 from robot_rl.world_model_server.messages import (
     PROTOCOL,
     Add,
@@ -248,7 +248,7 @@ class ModelServer:
         chunk = unpack_tensor(step.chunk, "chunk", (count, h, action))
         member = _integers(step.member, "member", count, 0, self._model.members - 1)
         length = _integers(step.length, "length", count, 1, h) if step.length else None
-        made = self._model.step(Situation(frames, past), chunk, member, length)
+        made = self._model.step(ChunkStart(frames, past), chunk, member, length)
         return Predicted(
             session=self._session,
             number=step.number,

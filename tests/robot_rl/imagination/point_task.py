@@ -22,7 +22,7 @@ from robot_rl.envs.observation import ObservationSpec, observation_space
 from robot_rl.envs.task import TaskConfig
 from robot_rl.envs.vector import TaskVectorEnv
 from robot_rl.evaluation.evaluate import evaluate
-from robot_rl.imagination.branches import Returns
+from robot_rl.imagination.branches import TaskReward
 from robot_rl.imagination.config import ImaginationConfig, LatentModelConfig
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.imagination import Imagination
@@ -30,7 +30,7 @@ from robot_rl.imagination.latent_model import LatentModel, LatentShape
 from robot_rl.imagination.layout import Layout
 from robot_rl.imagination.state_model import Shape, StateModel
 from robot_rl.imagination.values import BaseSampler
-from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
+from robot_rl.imagination.world_model import ChunkStart, Prediction, WorldModel
 from robot_rl.learning.learner import ChunkLearner
 from robot_rl.learning.sampling import MixedSampler
 from robot_rl.methods.method import Agent, AgentContext, OffPolicyMethod
@@ -178,9 +178,9 @@ class Oracle:
         return {}
 
     def step(
-        self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None
+        self, start: ChunkStart, chunk: Tensor, member: Tensor, length: Tensor | None = None
     ) -> Prediction:
-        states = situation.frames[:, -1:] + (STEP * chunk.clamp(-1, 1)).cumsum(1)
+        states = start.frames[:, -1:] + (STEP * chunk.clamp(-1, 1)).cumsum(1)
         success = (states.norm(dim=-1) < RADIUS).float()
         return Prediction(states, success, success, torch.full((len(chunk), 2), 1e-6))
 
@@ -197,9 +197,9 @@ class LatentOracle(Oracle):
     scale = torch.full((4,), 0.1)
 
     def step(
-        self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None
+        self, start: ChunkStart, chunk: Tensor, member: Tensor, length: Tensor | None = None
     ) -> Prediction:
-        made = super().step(Situation(situation.frames[..., :2], situation.past), chunk, member, length)
+        made = super().step(ChunkStart(start.frames[..., :2], start.past), chunk, member, length)
         states = torch.cat([made.states, look(made.states)], -1)
         return replace(made, states=states, disagreement=torch.full((len(chunk), 4), 1e-6))
 
@@ -272,9 +272,9 @@ class PointRun:
             content = self.method.replay_content
             layout = Layout(2, 1, FEATURE_COPIES) if features else Layout(2)
             samples = BaseSampler(base, max(content.base_samples, 1), chunk, layout)
-            returns, fields = Returns(config.gamma), content.policy_fields
+            reward, fields = TaskReward(config.gamma), content.policy_fields
             self.imagination = Imagination(
-                imagination, build_model, self.learner, samples, returns, fields, seed
+                imagination, build_model, self.learner, samples, reward, fields, seed
             )
         directory.mkdir(parents=True, exist_ok=True)
         self.logger = RunLogger(directory, clock=lambda: 0.0)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from robot_rl.data.replay_buffer import SwitchCost
-from robot_rl.imagination.branches import Branches, Limits, Returns, judge
+from robot_rl.imagination.branches import Branches, Limits, TaskReward, judge
 from robot_rl.imagination.layout import Layout
 from robot_rl.imagination.values import BaseSampler
-from robot_rl.imagination.world_model import Prediction, Situation
+from robot_rl.imagination.world_model import ChunkStart, Prediction
 from tests.robot_rl.imagination.point_task import CHUNK, RADIUS, Oracle, PointBase, PointRun
 
 LIMITS = Limits(torch.ones(2), (1.0, 1.0), 0.5)
@@ -18,10 +18,10 @@ LIMITS = Limits(torch.ones(2), (1.0, 1.0), 0.5)
 
 def test_rewards_and_discounts_of_a_chunk() -> None:
     chunk = torch.tensor([[1.0, 1.0, -1.0, -1.0]] * 2)[..., None]
-    returns = Returns(0.5, offset=-1.0, switch=SwitchCost((0,), 0.25))
+    task_reward = TaskReward(0.5, offset=-1.0, switch=SwitchCost((0,), 0.25))
     past = torch.tensor([[0.0, 0.0, 0.0, -1.0], [0.0] * 4])[..., None]
     length, success = torch.tensor([3, 4]), torch.tensor([True, False])
-    reward, discount = returns.of_chunk(chunk, past, length, success)
+    reward, discount = task_reward.of_chunk(chunk, past, length, success)
     # Steps of -1 each; a switch at the first step after a closed gripper, and at the third; success.
     assert reward.tolist() == pytest.approx([
         -1 - 0.25 + 0.5 * -1 + 0.25 * (-1 - 0.25 + 1),
@@ -44,12 +44,12 @@ def branch(
 ) -> dict[str, torch.Tensor]:
     """One branch from each of some places, at whose start the base acts as trained."""
     run = PointRun(tmp_path)
-    learner, returns, fields = run.learner, Returns(0.9), run.method.replay_content.policy_fields
+    learner, task_reward, fields = run.learner, TaskReward(0.9), run.method.replay_content.policy_fields
     layout = Layout(2)
     base = BaseSampler(PointBase(), 4, CHUNK, layout)
-    branches = Branches(model, learner, base, returns, trace, fields, layout, **options)  # type: ignore[arg-type]
+    branches = Branches(model, learner, base, task_reward, trace, fields, layout, **options)  # type: ignore[arg-type]
     places = torch.tensor([[0.4, 0.0], [0.0, 0.3], [0.05, 0.0]])
-    start = Situation(places[:, None].repeat(1, 2, 1), torch.zeros(3, CHUNK, 2))
+    start = ChunkStart(places[:, None].repeat(1, 2, 1), torch.zeros(3, CHUNK, 2))
     return branches.imagine(start, limits, torch.Generator().manual_seed(0))
 
 
@@ -75,9 +75,9 @@ class Unsure(Oracle):
 
     limit = 0.2
 
-    def step(self, situation, chunk, member, length=None):  # type: ignore[no-untyped-def]
-        far = situation.frames[:, -1, :1] < self.limit
-        made = super().step(situation, chunk, member, length)
+    def step(self, start, chunk, member, length=None):  # type: ignore[no-untyped-def]
+        far = start.frames[:, -1, :1] < self.limit
+        made = super().step(start, chunk, member, length)
         return replace(made, disagreement=torch.where(far, 2.0, 0.5).expand(-1, 2))
 
 
@@ -114,11 +114,9 @@ def test_a_branch_that_ends_early_has_the_weight_of_all_longer_returns(tmp_path:
 class Succeeds(Oracle):
     """Every first chunk succeeds from x > 0.2 on."""
 
-    def step(self, situation, chunk, member, length=None):  # type: ignore[no-untyped-def]
-        success = (situation.frames[:, -1, :1] > 0.2).float().expand(-1, CHUNK)
-        return replace(
-            super().step(situation, chunk, member, length), success_low=success, success_high=success
-        )
+    def step(self, start, chunk, member, length=None):  # type: ignore[no-untyped-def]
+        success = (start.frames[:, -1, :1] > 0.2).float().expand(-1, CHUNK)
+        return replace(super().step(start, chunk, member, length), success_low=success, success_high=success)
 
 
 def test_a_return_that_ends_with_a_success_weighs_as_much_as_those_over_more_chunks(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from robot_rl.imagination.branches import Returns
+from robot_rl.imagination.branches import TaskReward
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.gate import EpisodeTest, Gate, Verdict, calibrate, judge_model, replay_in_model
 from robot_rl.imagination.world_model import Prediction
@@ -182,8 +182,8 @@ def test_a_model_whose_disagreement_says_nothing_of_its_errors_fails() -> None:
 class Late(Oracle):
     """Exact, but for success, which it predicts one step late."""
 
-    def step(self, situation, chunk, member, length=None) -> Prediction:  # type: ignore[no-untyped-def]
-        made = super().step(situation, chunk, member, length)
+    def step(self, start, chunk, member, length=None) -> Prediction:  # type: ignore[no-untyped-def]
+        made = super().step(start, chunk, member, length)
         late = torch.cat([torch.zeros_like(made.success_low[:, :1]), made.success_low[:, :-1]], 1)
         return Prediction(made.states, late, late, made.disagreement)
 
@@ -201,7 +201,7 @@ def test_a_success_that_is_predicted_late_is_missed_only_where_the_chunk_ends(
         return torch.zeros(len(frames))
 
     generator = torch.Generator().manual_seed(0)
-    (test,) = replay_in_model([episode], Late(), value, Returns(0.95), CHUNK, 1, 0.5, generator)
+    (test,) = replay_in_model([episode], Late(), value, TaskReward(0.95), CHUNK, 1, 0.5, generator)
     assert test.succeeded.tolist() == [False, True]
     assert test.error.abs().max() < 1e-5
     assert (test.possible[1] < 0.5) == missed

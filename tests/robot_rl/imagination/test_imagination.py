@@ -18,7 +18,7 @@ from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.gate import EpisodeTest, replay_in_model
 from robot_rl.imagination.imagination import Imagination
 from robot_rl.imagination.state_model import Shape, StateModel
-from robot_rl.imagination.world_model import Prediction, Situation
+from robot_rl.imagination.world_model import ChunkStart, Prediction
 from robot_rl.training.updater import sample_batch
 from tests.robot_rl.imagination.point_task import CHUNK, Oracle, PointRun, small_method
 
@@ -311,14 +311,14 @@ class Broken(Oracle):
 
     def step(
         self,
-        situation: Situation,
+        start: ChunkStart,
         chunk: torch.Tensor,
         member: torch.Tensor,
         length: torch.Tensor | None = None,
     ) -> Prediction:
         if self.how == "shuffled actions":
             chunk = chunk[torch.randperm(len(chunk), generator=torch.Generator().manual_seed(0))]
-        made = super().step(situation, chunk, member, length)
+        made = super().step(start, chunk, member, length)
         if self.how == "noise":
             noise = torch.randn(made.states.shape, generator=torch.Generator().manual_seed(0))
             made = replace(made, states=made.states + 0.1 * noise)

@@ -11,7 +11,7 @@ from robot_rl.imagination.config import LatentModelConfig
 from robot_rl.imagination.latent_model import LatentModel, LatentShape
 from robot_rl.imagination.layout import Layout
 from robot_rl.imagination.values import BaseSampler
-from robot_rl.imagination.world_model import Prediction, Situation
+from robot_rl.imagination.world_model import ChunkStart, Prediction
 from robot_rl.policies.bases.base_policy import random_observations
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from tests.robot_rl.imagination.point_task import (
@@ -91,7 +91,7 @@ def test_around_a_served_base_branches_have_one_chunk_of_its_stored_samples(
     assert not rows["discount"].any()
     vectors = torch.cat([rows["next.state"], rows["next.features"][:, 0]], 1)
     values = imagination.values(vectors[:, None].repeat(1, 2, 1), imagination.generator)
-    gamma, reward = imagination.returns.gamma, rows["reward"]
+    gamma, reward = imagination.task_reward.gamma, rows["reward"]
     succeeded = (reward[:, None] - gamma ** torch.arange(float(CHUNK))).abs().amin(1) < 1e-6
     assert not succeeded.all()
     torch.testing.assert_close(reward[~succeeded], gamma**CHUNK * values[~succeeded])
@@ -137,10 +137,10 @@ class Known(LatentModel):
         super().__init__(config, LatentShape(4, 2, CHUNK, (), 2, "the base"), 0)
 
     def step(
-        self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None
+        self, start: ChunkStart, chunk: Tensor, member: Tensor, length: Tensor | None = None
     ) -> Prediction:
-        assert situation.context
-        return LatentOracle().step(situation, chunk, member, length)
+        assert start.context
+        return LatentOracle().step(start, chunk, member, length)
 
 
 @pytest.mark.full
@@ -169,9 +169,9 @@ class Broken(LatentOracle):
     how = ""
 
     def step(
-        self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None
+        self, start: ChunkStart, chunk: Tensor, member: Tensor, length: Tensor | None = None
     ) -> Prediction:
-        made = super().step(situation, chunk, member, length)
+        made = super().step(start, chunk, member, length)
         if self.how:
             noise = 0.3 * torch.randn(made.states.shape, generator=torch.Generator().manual_seed(0))
             noise[..., :2] = 0

@@ -9,7 +9,7 @@ from torch import Tensor
 from robot_rl.imagination.config import LatentModelConfig
 from robot_rl.imagination.episodes import Episode, Steps
 from robot_rl.imagination.latent_model import LatentModel, LatentShape
-from robot_rl.imagination.world_model import Prediction, Situation, situation
+from robot_rl.imagination.world_model import ChunkStart, Prediction, chunk_start
 from tests.robot_rl.imagination.test_state_model import assert_goes_on, linear_episodes
 
 SMALL = LatentModelConfig(hidden=[32], batch_size=64, members=3, latent=4, history=2)
@@ -27,15 +27,15 @@ def model(seed: int = 0, features_of: str = "base", config: LatentModelConfig = 
     return LatentModel(config, shape, seed)
 
 
-def whole_windows(episodes: list[Episode]) -> tuple[Situation, Tensor, Tensor]:
+def whole_windows(episodes: list[Episode]) -> tuple[ChunkStart, Tensor, Tensor]:
     """Situations, chunks and the vectors that followed, of whole chunks."""
     steps = Steps(episodes, SMALL.history)
     windows = steps.windows(steps.starts, CHUNK)
     whole = windows.valid.all(1)
-    return situation(windows)[whole], windows.actions[whole], windows.states[whole]
+    return chunk_start(windows)[whole], windows.actions[whole], windows.states[whole]
 
 
-def predict(made: LatentModel, begun: Situation, chunk: Tensor) -> Prediction:
+def predict(made: LatentModel, begun: ChunkStart, chunk: Tensor) -> Prediction:
     return made.step(begun, chunk, torch.arange(len(chunk)) % made.members)
 
 
@@ -113,7 +113,7 @@ def test_the_context_of_an_imagined_chunk_is_that_of_the_real_one() -> None:
     steps = Steps(episodes, 2)
     row = torch.tensor([0, 3, 9])
     now, then = (steps.windows(at, CHUNK) for at in (row, row + CHUNK))
-    after = situation(now).after(now.actions, now.states)
+    after = chunk_start(now).after(now.actions, now.states)
     torch.testing.assert_close(vars(after.context), vars(then.context))
     assert then.context
     assert torch.equal(then.context.first, episodes[0].states[:1].expand(3, -1))

@@ -10,7 +10,7 @@ import torch
 from robot_rl.imagination.branches import Limits
 from robot_rl.imagination.episodes import Steps
 from robot_rl.imagination.planning import Planner
-from robot_rl.imagination.world_model import Prediction, WorldModelLost, situation
+from robot_rl.imagination.world_model import Prediction, WorldModelLost, chunk_start
 from tests.robot_rl.imagination.point_task import CHUNK, STEP, Oracle, PointRun, small_method
 from tests.robot_rl.imagination.test_imagination import SMALL, same, weights
 
@@ -20,8 +20,8 @@ PLANNING = replace(SMALL, planning=True, share=0.0)
 class Doubtful(Oracle):
     """Exact, and uncertain of chunks that move along the second axis."""
 
-    def step(self, situation, chunk, member, length=None) -> Prediction:  # type: ignore[no-untyped-def]
-        made = super().step(situation, chunk, member, length)
+    def step(self, start, chunk, member, length=None) -> Prediction:  # type: ignore[no-untyped-def]
+        made = super().step(start, chunk, member, length)
         aside = chunk[..., 1].abs().amax(1) > 0
         return replace(made, disagreement=made.disagreement + aside[:, None])
 
@@ -49,7 +49,7 @@ def test_scores_are_the_predicted_reward_and_the_value_of_where_the_chunk_ends(p
     obs = {"state": torch.tensor([[[0.12, 0.0]]])}
     chunks = chunks_along((-1, 0), (1, 0), (-0.25, 0), (0, 0.1))
     values = torch.tensor([[5.0, 6.0, 7.0, 8.0]])
-    gamma = planner.imagination.returns.gamma
+    gamma = planner.imagination.task_reward.gamma
     # The point is inside the radius of 0.04 after two steps of 0.05.
     succeeds = gamma
     away = -(gamma**CHUNK) * (0.12 + CHUNK * STEP)
@@ -88,10 +88,10 @@ def test_predictions_begin_with_what_the_open_episode_holds(tmp_path: Path, hist
     run.replay.episode_rows = lambda stream, fields: rows  # type: ignore[method-assign,assignment]
     runner = run.agent.policy.runner
     runner.starting = np.array([0])
-    found = Planner(run.imagination, run.replay, runner)._situation(
+    found = Planner(run.imagination, run.replay, runner)._chunk_start(
         {"state": episode.states[None, made : made + 1]}, CHUNK
     )
-    expected = situation(Steps([episode], history).windows(torch.tensor([made]), CHUNK))
+    expected = chunk_start(Steps([episode], history).windows(torch.tensor([made]), CHUNK))
     assert same(vars(found) | {"context": None}, vars(expected) | {"context": None})
     assert (found.context is None) == (history == 0)
     if found.context and expected.context:

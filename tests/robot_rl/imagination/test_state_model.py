@@ -7,7 +7,7 @@ import torch
 from robot_rl.imagination.config import StateModelConfig
 from robot_rl.imagination.episodes import Episode, Steps
 from robot_rl.imagination.state_model import Shape, StateModel, sampling_weights
-from robot_rl.imagination.world_model import Situation
+from robot_rl.imagination.world_model import ChunkStart
 
 SMALL = StateModelConfig(hidden=[32], batch_size=64, members=3)
 CPU = torch.device("cpu")
@@ -33,13 +33,13 @@ def model(seed: int = 0, **shape: tuple[int, ...]) -> StateModel:
     return StateModel(SMALL, Shape(2, 2, 4, **shape), seed)
 
 
-def all_windows(episodes: list[Episode]) -> tuple[Situation, torch.Tensor, torch.Tensor]:
+def all_windows(episodes: list[Episode]) -> tuple[ChunkStart, torch.Tensor, torch.Tensor]:
     """Situations, chunks and the states that followed, of whole chunks."""
     steps = Steps(episodes)
     windows = steps.windows(steps.starts, 4)
     whole = windows.valid.all(1)
     return (
-        Situation(windows.frames[whole], windows.past[whole]),
+        ChunkStart(windows.frames[whole], windows.past[whole]),
         windows.actions[whole],
         windows.states[whole],
     )
@@ -48,8 +48,8 @@ def all_windows(episodes: list[Episode]) -> tuple[Situation, torch.Tensor, torch
 def test_linear_dynamics_are_learned_to_a_thousandth() -> None:
     made = model()
     made.fit(linear_episodes(60), 0, 1500)
-    situation, chunk, states = all_windows(linear_episodes(5, seed=1))
-    predicted = made.step(situation, chunk, torch.arange(len(chunk)) % 3)
+    start, chunk, states = all_windows(linear_episodes(5, seed=1))
+    predicted = made.step(start, chunk, torch.arange(len(chunk)) % 3)
     error = (predicted.states - states) / made.scale
     assert float(error.square().mean().sqrt()) < 1e-3
     assert predicted.states.shape == (len(chunk), 4, 2)
@@ -58,24 +58,24 @@ def test_linear_dynamics_are_learned_to_a_thousandth() -> None:
 def test_other_actions_lead_elsewhere_and_those_that_are_not_executed_count_for_nothing() -> None:
     made = model()
     made.fit(linear_episodes(10), 0, 100)
-    situation, chunk, _ = all_windows(linear_episodes(1, seed=2))
+    start, chunk, _ = all_windows(linear_episodes(1, seed=2))
     member = torch.zeros(len(chunk), dtype=torch.long)
-    there = made.step(situation, chunk, member).states[:, -1]
-    assert (there - made.step(situation, -chunk, member).states[:, -1]).abs().amax(1).min() > 0.01
+    there = made.step(start, chunk, member).states[:, -1]
+    assert (there - made.step(start, -chunk, member).states[:, -1]).abs().amax(1).min() > 0.01
     other = chunk.clone()
     other[:, 2:] = -1
     two = torch.full((len(chunk),), 2)
-    cut = [made.step(situation, actions, member, two).states[:, :2] for actions in (chunk, other)]
+    cut = [made.step(start, actions, member, two).states[:, :2] for actions in (chunk, other)]
     assert torch.equal(cut[0], cut[1])
 
 
 def test_members_disagree_more_where_there_was_no_data() -> None:
     made = model()
     made.fit(linear_episodes(10), 0, 300)
-    situation, chunk, _ = all_windows(linear_episodes(2, seed=3))
+    start, chunk, _ = all_windows(linear_episodes(2, seed=3))
     member = torch.zeros(len(chunk), dtype=torch.long)
-    near = made.step(situation, chunk, member).disagreement
-    far = made.step(Situation(situation.frames + 30, situation.past), chunk, member).disagreement
+    near = made.step(start, chunk, member).disagreement
+    far = made.step(ChunkStart(start.frames + 30, start.past), chunk, member).disagreement
     assert (far.mean(1) > 3 * near.mean(1)).all()
 
 
@@ -83,7 +83,7 @@ def test_predicted_quaternions_have_length_one() -> None:
     made = StateModel(SMALL, Shape(5, 2, 4, quaternions=(1,)), 0)
     states = torch.nn.functional.normalize(torch.randn(3, 2, 5), dim=-1)
     predicted = made.step(
-        Situation(states, torch.zeros(3, 4, 2)), torch.zeros(3, 4, 2), torch.zeros(3).long()
+        ChunkStart(states, torch.zeros(3, 4, 2)), torch.zeros(3, 4, 2), torch.zeros(3).long()
     )
     assert torch.allclose(predicted.states[..., 1:5].norm(dim=-1), torch.ones(3, 4), atol=1e-5)
 
@@ -102,14 +102,14 @@ def test_success_is_recognised_and_its_lower_bound_is_below_the_upper(end_unseen
         episodes.append(Episode(path, actions, success=reached, demo=unseen, end_unseen=unseen))
     made = model()
     made.fit(episodes, 0, 800)
-    situation, chunk, _ = all_windows([episodes[0]])
-    predicted = made.step(situation, chunk, torch.zeros(len(chunk), dtype=torch.long))
+    start, chunk, _ = all_windows([episodes[0]])
+    predicted = made.step(start, chunk, torch.zeros(len(chunk), dtype=torch.long))
     assert (predicted.success_low <= predicted.success_high).all()
     last = predicted.success_low[-1]
     assert last[-1] > 0.5
     assert last[:-2].max() < 0.5
-    situation, chunk, _ = all_windows([episodes[1]])
-    failed = made.step(situation, chunk, torch.zeros(len(chunk), dtype=torch.long))
+    start, chunk, _ = all_windows([episodes[1]])
+    failed = made.step(start, chunk, torch.zeros(len(chunk), dtype=torch.long))
     assert failed.success_low.max() < 0.5
 
 

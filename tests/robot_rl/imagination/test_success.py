@@ -14,7 +14,7 @@ from torch import Tensor
 from robot_rl.imagination.config import StateModelConfig
 from robot_rl.imagination.episodes import Episode
 from robot_rl.imagination.state_model import Shape, StateModel
-from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
+from robot_rl.imagination.world_model import ChunkStart, Prediction, WorldModel
 from tests.robot_rl.imagination.point_task import CHUNK, Oracle, PointRun
 from tests.robot_rl.imagination.test_imagination import SMALL, Broken, break_at_share
 
@@ -40,14 +40,14 @@ class RandomWeights(StateModel):
 
     @torch.no_grad()
     def step(
-        self, situation: Situation, chunk: Tensor, member: Tensor, length: Tensor | None = None
+        self, start: ChunkStart, chunk: Tensor, member: Tensor, length: Tensor | None = None
     ) -> Prediction:
         if self.how and not self.broken:
             self.broken = True
             fresh = StateModel(self.config, self.shape, seed=99)
             for weights, drawn in zip(self.parameters(), fresh.parameters(), strict=True):
                 weights.copy_(drawn)
-        return super().step(situation, chunk, member, length)
+        return super().step(start, chunk, member, length)
 
     def fit(self, episodes: Sequence[Episode], newest: int, updates: int) -> dict[str, float]:
         return {} if self.how else super().fit(episodes, newest, updates)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from robot_rl.imagination.episodes import Episode
-from robot_rl.imagination.world_model import Prediction, Situation, WorldModel
+from robot_rl.imagination.world_model import ChunkStart, Prediction, WorldModel
 from tests.robot_rl.imagination.point_task import CHUNK, STEP
 from tests.robot_rl.world_model_server.served_models import MODELS, ROOT, connect, served, served_elsewhere
 
@@ -60,11 +60,11 @@ def episodes(count: int = 4, length: int = 11, seed: int = 0) -> list[Episode]:
     return found
 
 
-def situation(count: int, seed: int = 0) -> tuple[Situation, torch.Tensor, torch.Tensor]:
+def chunk_start(count: int, seed: int = 0) -> tuple[ChunkStart, torch.Tensor, torch.Tensor]:
     """Where chunks begin, the chunks, and the members that predict."""
     generator = torch.Generator().manual_seed(seed)
     past, chunk = (2 * torch.rand(count, CHUNK, 2, generator=generator) - 1 for _ in range(2))
-    return Situation(torch.rand(count, 2, 2, generator=generator), past), chunk, torch.arange(count) % 2
+    return ChunkStart(torch.rand(count, 2, 2, generator=generator), past), chunk, torch.arange(count) % 2
 
 
 def equal(a: Prediction, b: Prediction) -> bool:
@@ -77,7 +77,7 @@ def test_predictions_have_the_promised_shapes_and_are_probabilities(make: Make) 
     losses = model.fit(episodes(), 0, 3)
     assert all(isinstance(value, float) for value in losses.values())
     assert model.scale.shape == (2,)
-    made = model.step(*situation(7))
+    made = model.step(*chunk_start(7))
     assert made.states.shape == (7, CHUNK, 2)
     assert made.success_low.shape == made.success_high.shape == (7, CHUNK)
     assert made.disagreement.shape == (7, 2)
@@ -90,16 +90,16 @@ def test_predictions_have_the_promised_shapes_and_are_probabilities(make: Make) 
 def test_the_same_question_has_the_same_answer(make: Make) -> None:
     model = make()
     model.fit(episodes(), 0, 3)
-    first = model.step(*situation(5))
-    model.step(*situation(9, seed=1))
-    assert equal(first, model.step(*situation(5)))
+    first = model.step(*chunk_start(5))
+    model.step(*chunk_start(9, seed=1))
+    assert equal(first, model.step(*chunk_start(5)))
 
 
 @every_model
 def test_other_actions_lead_elsewhere(make: Make) -> None:
     model = make()
     model.fit(episodes(20), 0, 10)
-    begin, chunk, member = situation(5)
+    begin, chunk, member = chunk_start(5)
     there, back = model.step(begin, chunk, member), model.step(begin, -chunk, member)
     apart = 2 * STEP * chunk.sum(1)
     assert torch.allclose((there.states - back.states)[:, -1], apart, atol=0.05)
@@ -109,7 +109,7 @@ def test_other_actions_lead_elsewhere(make: Make) -> None:
 def test_actions_that_are_not_executed_change_nothing(make: Make) -> None:
     model = make()
     model.fit(episodes(), 0, 3)
-    begin, chunk, member = situation(5)
+    begin, chunk, member = chunk_start(5)
     other = chunk.clone()
     other[:, 2:] = -1
     length = torch.full((5,), 2)
@@ -124,21 +124,21 @@ def test_a_model_goes_on_exactly_from_what_was_saved(make: Make) -> None:
     straight.fit(seen, 0, 3)
     saved = deepcopy(straight.checkpoint())
     straight.fit([*seen, *episodes(2, seed=1)], 2, 3)
-    after = straight.step(*situation(5))
+    after = straight.step(*chunk_start(5))
     resumed = make()
     resumed.restore(saved)
     resumed.fit([*seen, *episodes(2, seed=1)], 2, 3)
-    assert equal(after, resumed.step(*situation(5)))
+    assert equal(after, resumed.step(*chunk_start(5)))
 
 
 @every_model
 def test_a_new_run_begins_with_the_model_as_it_was_given(make: Make) -> None:
     first = make()
     first.fit(episodes(), 0, 3)
-    made = first.step(*situation(3))
+    made = first.step(*chunk_start(3))
     second = make()
     second.fit(episodes(), 0, 3)
-    assert equal(made, second.step(*situation(3)))
+    assert equal(made, second.step(*chunk_start(3)))
 
 
 def test_the_example_in_the_docs_is_a_model(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_the_example_in_the_docs_is_a_model(tmp_path: Path) -> None:
     with served(module.Still(2), f"ipc://{tmp_path / 'model'}") as address:
         model = connect(address)
         model.fit(episodes(), 0, 3)
-        begin, chunk, _ = situation(5)
+        begin, chunk, _ = chunk_start(5)
         made = model.step(begin, chunk, torch.zeros(5, dtype=torch.int64))
         assert torch.equal(made.states[:, -1], begin.frames[:, -1])
         model.restore(model.checkpoint())
@@ -170,7 +170,7 @@ def test_a_served_model_is_equal_to_the_local_one_to_the_bit(name: str, addresse
         assert local.fit(seen[:episode_count], newest, 4) == remote.fit(seen[:episode_count], newest, 4)
         assert torch.equal(local.scale, remote.scale)
         for count in (1, 33):
-            begin, chunk, member = situation(count, seed=count)
+            begin, chunk, member = chunk_start(count, seed=count)
             length = torch.arange(count) % CHUNK + 1
             for each in (None, length):
                 assert equal(local.step(begin, chunk, member, each), remote.step(begin, chunk, member, each))

@@ -14,12 +14,12 @@ import zmq
 from robot_rl.hardware.protocol.endpoints import parse
 from robot_rl.hardware.protocol.security import make_client_keys
 from robot_rl.imagination.config import ImaginationConfig
-from robot_rl.imagination.world_model import Prediction, Situation, WorldModelLost
+from robot_rl.imagination.world_model import ChunkStart, Prediction, WorldModelLost
 from robot_rl.world_model_server import client
 from tests.hardware.ports import free_address
 from tests.robot_rl.imagination.point_task import CHUNK, ENVIRONMENT, Oracle, PointRun
 from tests.robot_rl.world_model_server.served_models import connect, served, served_elsewhere, state_model
-from tests.robot_rl.world_model_server.test_conformance import episodes, situation
+from tests.robot_rl.world_model_server.test_conformance import chunk_start, episodes
 
 SMALL = ImaginationConfig(refit_every=5, pool=10, branches=64)
 FAMILIAR = ENVIRONMENT["action_spec"]
@@ -33,12 +33,12 @@ class Odd(Oracle):
 
     def step(
         self,
-        situation: Situation,
+        start: ChunkStart,
         chunk: torch.Tensor,
         member: torch.Tensor,
         length: torch.Tensor | None = None,
     ) -> Prediction:
-        return replace(super().step(situation, chunk, member, length), **self.changes)
+        return replace(super().step(start, chunk, member, length), **self.changes)
 
 
 class Failing(Oracle):
@@ -142,7 +142,7 @@ def test_answers_that_are_no_prediction_are_refused(
     with served(Odd(**changes), address):
         model = connect(address)
         with pytest.raises(WorldModelLost, match=message):
-            model.step(*situation(3))
+            model.step(*chunk_start(3))
         model.close()
 
 
@@ -158,8 +158,8 @@ def test_answers_that_are_no_prediction_are_refused(
 def test_questions_that_make_no_sense_do_not_reach_the_model(
     part: str, value: torch.Tensor, message: str, address: str
 ) -> None:
-    begin, chunk, member = situation(3)
-    asked = {"situation": begin, "chunk": chunk, "member": member, part: value}
+    begin, chunk, member = chunk_start(3)
+    asked = {"start": begin, "chunk": chunk, "member": member, part: value}
     with served(Oracle(), address):
         model = connect(address)
         with pytest.raises(WorldModelLost, match=message):
@@ -175,7 +175,7 @@ def test_a_failure_of_the_model_is_told_in_one_line_and_the_server_goes_on(
         model = connect(address)
         with pytest.raises(WorldModelLost, match="the model failed: RuntimeError: no memory"):
             model.fit(episodes(), 0, 1)
-        model.step(*situation(3))
+        model.step(*chunk_start(3))
         model.close()
     assert "Traceback" in capfd.readouterr().err
 
@@ -183,9 +183,9 @@ def test_a_failure_of_the_model_is_told_in_one_line_and_the_server_goes_on(
 def test_a_server_that_was_replaced_is_noticed(address: str) -> None:
     with served(Oracle(), address):
         model = connect(address)
-        model.step(*situation(3))
+        model.step(*chunk_start(3))
     with served(Oracle(), address), pytest.raises(WorldModelLost, match="was replaced during the run"):
-        model.step(*situation(3))
+        model.step(*chunk_start(3))
     model.close()
 
 
@@ -247,7 +247,7 @@ def test_noise_does_not_disturb_a_server(address: str) -> None:
             assert socket.poll(60_000)
             socket.recv()
         model = connect(address)
-        model.step(*situation(3))
+        model.step(*chunk_start(3))
         model.close()
         socket.close()
 
@@ -260,7 +260,7 @@ def test_a_server_on_a_network_needs_keys(tmp_path: Path) -> None:
     address = free_address()
     with served(Oracle(), address, keys=keys):
         model = connect(address, keys=str(path))
-        model.step(*situation(3))
+        model.step(*chunk_start(3))
         model.close()
 
 
