@@ -104,7 +104,7 @@ def run(config: Config) -> None:
             if evaluation:
                 progress.update(step, evaluated=evaluation.evaluate(step, directory, logger).success)
 
-        def keep(step: int) -> None:
+        def snapshot(step: int) -> None:
             keep_policy(directory, step, logger.seconds, save_policy)
 
         def stopped() -> bool:
@@ -113,7 +113,17 @@ def run(config: Config) -> None:
         if main:
             # After the environments were started, so that none of their processes inherits it.
             closing.enter_context(lock_folder(directory, "robot-rl train", "name"))
-        loop = Run(directory, logger, progress, stopped, save_policy, evaluate, keep, begin, main)
+        loop = Run(
+            directory,
+            logger,
+            progress,
+            stop=stopped,
+            save_policy=save_policy,
+            evaluate=evaluate,
+            snapshot=snapshot,
+            begin=begin,
+            is_main=main,
+        )
         try:
             with others_lost(processes):
                 finished = train(config, method, components, inputs, loop)

@@ -123,7 +123,7 @@ class HilTraining:
     def _collect(self) -> None:
         """Learn from the actors' steps until all are done, the run is stopped or a server is lost."""
         intervals, run = self._intervals, self._run
-        self._updater.measure(intervals, self._step)
+        self._updater.evaluate_and_snapshot(intervals, self._step)
         with ExitStack() as closing:
             child = self._start_actor()
             if child:
@@ -146,7 +146,7 @@ class HilTraining:
         """Make the updates that are left after the run's last step, evaluate, and save a checkpoint."""
         if self._step >= self._intervals.total:
             self._learn()
-            self._updater.measure(self._intervals, self._step)
+            self._updater.evaluate_and_snapshot(self._intervals, self._step)
         self._save(replace=replace)
 
     def _restart_if_dead(self, child: ActorProcess) -> None:
@@ -248,7 +248,7 @@ class HilTraining:
                 self._reported_drops = self._server.dropped
         if step >= intervals.total:
             return
-        updater.measure(intervals, step)
+        updater.evaluate_and_snapshot(intervals, step)
         if is_due(intervals.checkpoint_every, before, step):
             self._save()
 

@@ -43,13 +43,13 @@ class Run:
     """Writes the current policy into a directory."""
     evaluate: Callable[[int], None] | None = None
     """Evaluates the current policy at an environment step, without effect on the training."""
-    keep: Callable[[int], None] | None = None
+    snapshot: Callable[[int], None] | None = None
     """Saves the current policy at a step of the loop, to be evaluated later."""
     begin: Callable[[], None] | None = None
     """Writes the run's configuration and record, after its newest checkpoint was read."""
     is_main: bool = True
     """Whether this process writes; others of the same run only train."""
-    measured: int = 0
+    evaluated_to: int = 0
     """Environment step up to which the policies were evaluated and saved."""
     logged: int = 0
     """Environment step up to which the loop has logged; used by loops that may lose a server before that."""
@@ -69,25 +69,25 @@ class Run:
             self.logger.log(step, **{f"learn/{name}": value for name, value in values.items()})
         return values
 
-    def measure(self, intervals: Intervals, metrics: Mapping[str, Tensor], step: int) -> None:
+    def evaluate_and_snapshot(self, intervals: Intervals, metrics: Mapping[str, Tensor], step: int) -> None:
         """Evaluate and save the policy if that has become due since the last call.
 
         Raises:
             NotFinite: if a metric of the last update is NaN or infinite.
             ServerLost: if the policy needs a server that is gone; the next call evaluates again.
         """
-        for action, every in ((self.evaluate, intervals.eval_every), (self.keep, intervals.save_every)):
-            if action and is_due(every, self.measured, step):
+        for action, every in ((self.evaluate, intervals.eval_every), (self.snapshot, intervals.save_every)):
+            if action and is_due(every, self.evaluated_to, step):
                 finite_metrics(metrics, step)
                 action(step)
-        self.measured = step
+        self.evaluated_to = step
 
     def save(self, step: int, tree: Mapping[str, Any], *, replace: bool = False) -> None:
         """Write a checkpoint of a loop's `tree` and of what `restore_run` restores.
 
         `replace` one of the same step.
         """
-        own = {"measured": self.measured, "logged": self.logged, "logger": self.logger.state_dict()}
+        own = {"measured": self.evaluated_to, "logged": self.logged, "logger": self.logger.state_dict()}
         save_checkpoint(
             self.checkpoints, step, {"step": step, **tree, **own}, self.save_policy, replace=replace
         )
@@ -116,7 +116,7 @@ def restore_run(run: Run, base: str = "") -> dict[str, Any] | None:
             _check_base(state, base)
             run.logger.load_state_dict(state["logger"])
             # Those of offline methods did not have them before.
-            run.measured = state.get("measured", state["step"])
+            run.evaluated_to = state.get("measured", state["step"])
             run.logged = state.get("logged", state["step"])
         if run.begin and run.is_main:
             run.begin()

@@ -62,7 +62,7 @@ def train_off_policy(
         if step >= intervals.total:
             # After the decision, so that a longer run continues as if it had not paused here.
             updater.update(updater.take_pending(), step)
-        updater.measure(intervals, step)
+        updater.evaluate_and_snapshot(intervals, step)
 
     step = _begin_or_resume(rollout, updater, run)
     was_last = step >= intervals.total

@@ -26,8 +26,8 @@ def train_offline(learner: OfflineLearner, intervals: Intervals, run: Run) -> bo
         tree = {"learner": learner.state_dict()}
         if run.is_main:
             # First, so that a run which is killed here saves it again.
-            if run.keep and due(intervals.save_every):
-                run.keep(step)
+            if run.snapshot and due(intervals.save_every):
+                run.snapshot(step)
             run.save(step, tree)
 
     while step < intervals.total and not run.stop():

@@ -76,7 +76,7 @@ def train_on_policy(components: OnPolicyComponents, intervals: Intervals, run: R
     step = updater.begin_or_resume()
     # An evaluation can be left, after which a server was lost.
     was_last = step >= intervals.total
-    if was_last and run.measured >= step:
+    if was_last and run.evaluated_to >= step:
         return True
 
     def log() -> None:
@@ -90,7 +90,7 @@ def train_on_policy(components: OnPolicyComponents, intervals: Intervals, run: R
         if not rollout.decided:
             updater.decide(step)
         log()
-        run.measure(intervals, updater.metrics, step)
+        run.evaluate_and_snapshot(intervals, updater.metrics, step)
         while step < intervals.total and not run.stop():
             before = step
             transition = rollout.step()
@@ -103,7 +103,7 @@ def train_on_policy(components: OnPolicyComponents, intervals: Intervals, run: R
             log()
             if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
                 updater.save(step)
-            run.measure(intervals, updater.metrics, step)
+            run.evaluate_and_snapshot(intervals, updater.metrics, step)
     except ServerLost as error:
         lost = saved_up_to_here(error)
     updater.save(step, replace=was_last)

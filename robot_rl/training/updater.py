@@ -92,9 +92,9 @@ class Updater:
 
     def is_behind(self, step: int) -> bool:
         """Whether a server was lost before the updates and evaluations of the run's last step."""
-        return self.pending >= 1 or self._run.measured < step
+        return self.pending >= 1 or self._run.evaluated_to < step
 
-    def measure(self, intervals: Intervals, step: int) -> None:
+    def evaluate_and_snapshot(self, intervals: Intervals, step: int) -> None:
         """Evaluate and save the policy if that is due, unless a server is lost, see `lost`.
 
         Raises:
@@ -103,10 +103,10 @@ class Updater:
         if self.lost:
             return
         if not self.learner.warmed_up:
-            self._run.measured = step
+            self._run.evaluated_to = step
             return
         try:
-            self._run.measure(intervals, self.metrics, step)
+            self._run.evaluate_and_snapshot(intervals, self.metrics, step)
         except ServerLost as error:
             self.lost = saved_up_to_here(error)
 

@@ -104,7 +104,7 @@ class WorkerTraining:
             return True
         if was_last:
             self._learn(None)
-        updater.measure(self._intervals, self._step)
+        updater.evaluate_and_snapshot(self._intervals, self._step)
         while self._step < total and not run.stop() and not updater.lost:
             before = self._step
             if updater.pending < 1:
@@ -187,7 +187,7 @@ class WorkerTraining:
             run.logger.log(step, **self._metrics())
             success = float(np.mean(self._outcomes or [0.0]))
             run.progress.update(step, success=success, **updater.progress)
-        updater.measure(intervals, step)
+        updater.evaluate_and_snapshot(intervals, step)
         if is_due(intervals.checkpoint_every, before, step) and step < intervals.total:
             self._save()
 
