@@ -29,7 +29,7 @@ LANGUAGE_TASKS = ["language_pick_place", "language_nut_assembly", "language_stac
 FIELDS = ["task", "noise", "skill", "seeds", "success", "mean_steps", "p95_steps", "max_steps"]
 
 
-def make_robosuite_env(task: str) -> RobosuiteEnv:
+def without_images(task: str) -> RobosuiteEnv:
     config = load_group("task", task, TaskConfig)
     # Experts see the simulation, not images.
     return RobosuiteEnv(replace(config, cameras=[]))
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--skill", type=float, nargs="+", default=[1.0])
     args = parser.parse_args()
     for task in args.tasks:
-        env = make_robosuite_env(task)
+        env = without_images(task)
         for text in instructions(env):
             for noise in args.noise:
                 for skill in args.skill:

@@ -86,7 +86,8 @@ class Config:
     delay: int = 0
     """With asynchronous: control steps from an observation to the chunk that is computed from it."""
     accept: list[str] = field(default_factory=list)
-    """Accepted differences between the recorded and the current environment, e.g. [versions]."""
+    """Accepted differences between the recorded and the current environment, e.g. [versions]; none of what is
+    observed."""
 
     def __post_init__(self) -> None:
         check_tracker(self.logger)

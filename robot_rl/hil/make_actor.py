@@ -49,7 +49,7 @@ from robot_rl.robot.operators.person import Person, device_settings, open_person
 from robot_rl.robot.operators.scripted import mirror, scripted_operator, success_sensor
 from robot_rl.robot.operators.shared_control import SharedEnvironment, SharedRobot
 from robot_rl.rollout import episode_seed
-from robot_rl.saved_policies.loading import check_asked, load_networks
+from robot_rl.saved_policies.loading import load_networks
 
 _TIMEOUT = 5.0
 """Time to wait for an answer of the robot before it counts as lost, s."""
@@ -93,8 +93,6 @@ def make_actor(
     networks, meta = load_networks(folder, device)
     if not isinstance(networks, FinetunedPolicy):
         raise ValueError("the learner sends a base policy alone: update the older")
-    if job.hil.instruction is not None:
-        check_asked(networks.base, meta["environment"], job.hil.instruction)
     simulated = job.task.env != NO_SIMULATION
     envs = make_vector_env(job.task, 1) if simulated else RobotTask(meta["environment"])
     resources.callback(envs.close)

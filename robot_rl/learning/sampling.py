@@ -50,7 +50,7 @@ class MixedSampler:
 
     def demo_fraction(self, step: int) -> float:
         """Fraction of a batch from prior data at an environment step."""
-        return self.config.demo_fraction(step) if self.demos else 0.0
+        return self.config.demo_fraction(step) if self.demos is not None else 0.0
 
     def sample(self, step: int, rows: int | None = None) -> Batch:
         """One batch of `rows` windows (None: `batch_size`); prior data come last, demonstrations last."""

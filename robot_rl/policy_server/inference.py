@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -277,10 +277,17 @@ class PolicyInference:
 def _identity(networks: BasePolicy | FinetunedPolicy) -> str:
     """16 hex digits of the sha256 of what actions depend on: weights, and the options of the networks."""
     base = networks.base if isinstance(networks, FinetunedPolicy) else networks
-    options = [asdict(networks.spec), base.spec.as_dict()]
-    if isinstance(base, ImitationPolicy):
-        options.append(asdict(base.config))
-    return reply_fingerprint(fingerprint(networks).encode(), json.dumps(options).encode())
+    holders = [networks.spec, base.spec, *([base.config] if isinstance(base, ImitationPolicy) else [])]
+    # Without those at their defaults: a later version may have more of them.
+    options = [
+        {
+            option.name: value
+            for option in fields(one)
+            if (value := getattr(one, option.name)) != option.default
+        }
+        for one in holders
+    ]
+    return reply_fingerprint(fingerprint(networks).encode(), json.dumps(options, default=asdict).encode())
 
 
 def _finite(actions: Tensor) -> Tensor:

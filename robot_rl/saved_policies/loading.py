@@ -101,7 +101,8 @@ def check_asked(base: BasePolicy, environment: Mapping[str, Any], instruction: s
     if not base.spec.instruction:
         does = f"does what it was trained on: {trained}" if known else "was trained without"
         raise ValueError(f"instruction={instruction!r}: the policy reads no instructions, and {does}")
-    print(f"instruction={instruction!r} is new to this policy: it was trained on {trained}", file=sys.stderr)
+    told = f"it was trained on {trained or 'others'}"
+    print(f"instruction={instruction!r} is new to this policy: {told}", file=sys.stderr)
 
 
 def trained_execution(meta: Mapping[str, Any]) -> AsyncOptions:

@@ -150,6 +150,8 @@ def _check_seen(task: TaskConfig, dataset: Dataset) -> None:
     """Raises ValueError if a dataset is of another task, or lacks the task's cameras at this size."""
     recorded, seen = dataset.environment["task"], dataset.observation_spec
     if recorded != task.name:
+        if "env" not in dataset.environment:
+            raise ValueError(f"dataset {dataset.path} is of a real robot: add task=robot")
         raise ValueError(
             f"dataset {dataset.path} is of task {recorded}, and task={task.name}: choose that one"
         )

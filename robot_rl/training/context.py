@@ -25,7 +25,7 @@ from robot_rl.policies.bases.uniform import UniformConfig, UniformPolicy
 from robot_rl.policies.nets.encoder import EncoderSpec
 from robot_rl.policy_client.config import RemoteConfig
 from robot_rl.policy_client.remote_base import connect_base
-from robot_rl.saved_policies.loading import base_of, check_instructions, load_networks
+from robot_rl.saved_policies.loading import base_of, check_asked, check_instructions, load_networks
 
 
 @dataclass
@@ -115,6 +115,9 @@ def build_context(
             f"{base.spec.action_size}; task {task.name} has {observed.state_size} and {action_size}"
         )
     check_instructions(base, task.name, envs.task.instructions)
+    if inputs.robot and trained and base.spec.instruction:
+        for text in envs.task.instructions:
+            check_asked(base, trained[1]["environment"], text)
     seen = _encoder_spec(method, base, cameras, envs, path)
     return envs, AgentContext(base, seen, envs.action_spec, inputs.seed, inputs.device)
 

@@ -27,7 +27,7 @@ def raiser(error: BaseException, cause: BaseException | None = None):
         (OverflowError("Python integer 10 out of bounds"), "a number that was given is too large"),
     ],
 )
-def test_mistakes_become_user_errors(error: Exception, message: str) -> None:
+def test_errors_of_arguments_become_user_errors(error: Exception, message: str) -> None:
     with pytest.raises(UserError, match=message), as_user_errors():
         raise error
 

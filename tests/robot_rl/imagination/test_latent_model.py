@@ -28,7 +28,7 @@ def model(seed: int = 0, features_of: str = "base", config: LatentModelConfig = 
 
 
 def whole_windows(episodes: list[Episode]) -> tuple[ChunkStart, Tensor, Tensor]:
-    """Situations, chunks and the vectors that followed, of whole chunks."""
+    """Starts of chunks, their actions and the vectors that followed, of whole chunks."""
     steps = Steps(episodes, SMALL.history)
     windows = steps.windows(steps.starts, CHUNK)
     whole = windows.valid.all(1)

@@ -34,7 +34,7 @@ def model(seed: int = 0, **shape: tuple[int, ...]) -> StateModel:
 
 
 def all_windows(episodes: list[Episode]) -> tuple[ChunkStart, torch.Tensor, torch.Tensor]:
-    """Situations, chunks and the states that followed, of whole chunks."""
+    """Starts of chunks, their actions and the states that followed, of whole chunks."""
     steps = Steps(episodes)
     windows = steps.windows(steps.starts, 4)
     whole = windows.valid.all(1)

@@ -1,7 +1,9 @@
 """Success classifier: labels, splits, threshold, error rates on held-out episodes, resumption."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ from tests.conftest import RunCommand
 
 SIZE = 84
 DIM = {"name": "x", "kind": "delta", "unit": "m", "scale": 0.05, "frame": "base"}
-ENVIRONMENT = {
+ENVIRONMENT: dict[str, Any] = {
     "task": "lift",
     "action_spec": [DIM],
     "observation_spec": {
@@ -44,9 +46,10 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("classifier") / "robot.zarr")
 
 
-def written(path: Path, every: int = 2) -> Path:
+def written(path: Path, every: int = 2, cameras: Sequence[str] = ("front",)) -> Path:
     """Some episodes succeed: a bright square moves down and turns red; in others it stays grey."""
-    writer = DatasetWriter(path, ENVIRONMENT, {"recorded": {"robot": "arm"}})
+    seen = {**ENVIRONMENT["observation_spec"], "cameras": list(cameras)}
+    writer = DatasetWriter(path, {**ENVIRONMENT, "observation_spec": seen}, {"recorded": {"robot": "arm"}})
     rng = np.random.default_rng(0)
     for number in range(EPISODES):
         success = number % every == 0
@@ -58,7 +61,7 @@ def written(path: Path, every: int = 2) -> Path:
         writer.append(
             {
                 "pos": np.arange(STEPS, dtype=np.float32)[:, None],
-                "images.front": images,
+                **{f"images.{camera}": images for camera in cameras},
                 "action": np.zeros((STEPS, 1), np.float32),
                 "applied_action": np.zeros((STEPS, 1), np.float32),
                 "reward": (np.arange(STEPS) == STEPS - 1).astype(np.float32) * success,
@@ -182,11 +185,22 @@ def test_datasets_without_images_or_episodes_are_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_cameras_of_the_task_choose_among_those_of_the_dataset(robot_rl: RunCommand, tmp_path: Path) -> None:
+    data = written(tmp_path / "both.zarr", cameras=("side", "front"))
+    for options, cameras in (((), ("side", "front")), (("task.cameras=[front]",), ("front",))):
+        name = f"run{len(cameras)}"
+        more = ("method.steps=1", f"task.image_size=[{SIZE},{SIZE}]", *options)
+        classifier, seen = load_classifier(str(trained(robot_rl, data, tmp_path, name, *more)))
+        assert classifier.spec.cameras == seen.cameras == cameras
+
+
 def test_a_task_or_camera_that_the_dataset_lacks_is_refused(
-    robot_rl: RunCommand, dataset: Path, tmp_path: Path
+    robot_rl: RunCommand, dataset: Path, demonstrations: Path, tmp_path: Path
 ) -> None:
+    with pytest.raises(UserError, match="is of task lift, and task=can: choose that one"):
+        trained(robot_rl, demonstrations, tmp_path, "other", "task=can", "method.encoder=state")
     for options, message in (
-        (("task=can",), "is of task lift, and task=can: choose that one"),
+        (("task=can",), "is of a real robot: add task=robot"),
         (("task.cameras=[front,side]",), "has no images of side: it has those of front"),
         (
             ("task.cameras=[front]", "task.image_size=[32,32]"),

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -272,6 +272,10 @@ def test_resumed_learner_continues_exactly(changes: dict) -> None:
 def test_invalid_options_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(SMALL, **changes)
+
+
+def test_targets_have_no_entropy_and_no_option_for_it() -> None:
+    assert "backup_entropy" not in {option.name for option in fields(ExpoConfig)}
 
 
 def test_unsuitable_bases_are_refused_before_training(
