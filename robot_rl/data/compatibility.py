@@ -54,8 +54,11 @@ def check_same_environment(
 def _comparable(environment: Mapping[str, Any]) -> dict[str, Any]:
     """An environment description with its renderer, and its cameras, which are read by name, in one order."""
     same = {**environment, "render": render_of(environment)}
-    if spec := environment.get("observation_spec"):
-        same["observation_spec"] = {**spec, "cameras": sorted(spec["cameras"])}
+    spec = environment.get("observation_spec")
+    # What was read from a file may be anything.
+    cameras = spec.get("cameras") if isinstance(spec, Mapping) else None
+    if spec and isinstance(cameras, Sequence):
+        same["observation_spec"] = {**spec, "cameras": sorted(cameras, key=str)}
     return same
 
 

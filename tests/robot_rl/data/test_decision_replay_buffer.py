@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from robot_rl.data.decision_replay_buffer import NO_DECISION, DecisionReplayBuffer
 from robot_rl.data.replay_buffer import SOURCES
-from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.learning.config import PriorDataConfig
 from robot_rl.learning.sampling import MixedSampler, Window
 from tests.robot_rl.data.test_replay_buffer import GAMMA, H, Story, drawn, episodes, planned_by, states, told
 
@@ -206,7 +206,7 @@ def test_demonstrations_keep_windows_at_every_step() -> None:
     for _ in range(6):
         demos.step(0, 0.0, False)
     demos.replay.data["source"][:] = SOURCES.index("demo")
-    config = OffPolicyConfig(batch_size=200, n_step=H, steps=10, warmup_steps=1, num_envs=1, critic_warmup=0)
+    config = PriorDataConfig(batch_size=200, n_step=H, steps=10, warmup_steps=1, num_envs=1, critic_warmup=0)
     batch = MixedSampler(config, online.replay, demos.replay, Window(chunk=H), seed=0).sample(0)
     first = batch["state"].flatten().int()
     assert set(first[batch["demo"] == 0].tolist()) == {1, 4}

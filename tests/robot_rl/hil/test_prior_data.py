@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from robot_rl.data.replay_buffer import SOURCES, Fields, ReplayBuffer
-from robot_rl.learning.config import OffPolicyConfig
+from robot_rl.learning.config import PriorDataConfig
 from robot_rl.learning.sampling import MixedSampler, Window
 
 FIELDS: Fields = {"state": ((1,), torch.float32), "chunk_step": ((), torch.int64)}
@@ -147,7 +147,7 @@ def prior(n_demo: int) -> tuple[ReplayBuffer, ReplayBuffer]:
 
 def test_interventions_and_demonstrations_share_the_prior_half_by_size() -> None:
     online, demos = prior(60)
-    config = OffPolicyConfig(batch_size=400, n_step=1, steps=10, warmup_steps=1, critic_warmup=0)
+    config = PriorDataConfig(batch_size=400, n_step=1, steps=10, warmup_steps=1, critic_warmup=0)
     batch = MixedSampler(config, online, demos, Window(), seed=0).sample(0)
     state = batch["state"].flatten().numpy()
     assert len(state) == 400
@@ -162,7 +162,7 @@ def test_sampling_is_unchanged_without_interventions() -> None:
     _, demos = prior(60)
     online = ReplayBuffer(200, 1, 1, FIELDS)
     add_episode(online, "p" * 40)
-    config = OffPolicyConfig(batch_size=40, n_step=1, steps=10, warmup_steps=1, critic_warmup=0)
+    config = PriorDataConfig(batch_size=40, n_step=1, steps=10, warmup_steps=1, critic_warmup=0)
     sampler = MixedSampler(config, online, demos, Window(), seed=0)
     rng = np.random.default_rng([0, 1])
     expected = [
