@@ -21,6 +21,7 @@ from robot_rl.methods.method import AgentContext, ReplayContent
 from robot_rl.methods.replay_fields import replay_fields
 from robot_rl.policies.bases.diffusion import DiffusionConfig, DiffusionPolicy
 from robot_rl.policies.nets.encoder import EncoderSpec
+from robot_rl.policy_client.codec import MessageError
 from robot_rl.policy_server.inference import PolicyInference
 from tests.conftest import RunCommand
 
@@ -78,6 +79,11 @@ def test_object_poses_reach_no_policy(tmp_path: Path, robot_rl: RunCommand) -> N
 
     served = PolicyInference(policy, {**dataset.environment, "control_freq": task.control_freq}, 0)
     assert all(MEASURED.fullmatch(key) for key in served.metadata["observation"]["state"]["keys"])
+    images = {f"images.{camera}": np.zeros((32, 32, 3), np.uint8) for camera in spec.cameras}
+    request = {"state": np.zeros(spec.state_size, np.float32), **images}
+    served.check(request)
+    with pytest.raises(MessageError, match="unknown key 'cube_pos'"):
+        served.check({**request, "cube_pos": np.zeros(3, np.float32)})
 
 
 @pytest.mark.full
