@@ -208,8 +208,7 @@ class ClassifierMethod(OfflineMethod):
         if config.encoder == STATE_ALONE:
             encoder = EncoderSpec(spec.state_size)
         elif spec.cameras:
-            cameras = spec.cameras if context.cameras is None else context.cameras
-            encoder = EncoderSpec(0, cameras, spec.image_size, config.encoder)
+            encoder = EncoderSpec(0, context.cameras or spec.cameras, spec.image_size, config.encoder)
         else:
             raise ValueError(
                 f"dataset {dataset.path} has no images: choose method.encoder=state, or record cameras"

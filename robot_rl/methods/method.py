@@ -269,8 +269,8 @@ class DatasetContext:
     """Base policy whose training goes on, in place of a new one of the configuration `base`; on the CPU."""
     replay: Dataset | None = None
     """The dataset that `OfflineMethod.replay` names."""
-    cameras: tuple[str, ...] | None = None
-    """Cameras of which a method that trains no policy uses images; None for all of the dataset."""
+    cameras: tuple[str, ...] = ()
+    """Cameras of which a method that trains no policy uses images; those of the dataset if empty."""
 
 
 class OfflineMethod(ABC):

@@ -139,7 +139,7 @@ def build_offline(method: OfflineMethod, inputs: RunInputs) -> OfflineComponents
         inputs.processes,
         trained,
         replay,
-        tuple(inputs.task.cameras) or dataset.observation_spec.cameras,
+        tuple(inputs.task.cameras),
     )
     made_from = [environment, *([replay.environment] if replay else []), *([made_in] if made_in else [])]
     environment = {**environment, **all_instructions(made_from)}
